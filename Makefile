@@ -1,13 +1,13 @@
 .PHONY: setup demo test lint bench score docs clean
 
 setup:
-	@./deploy/setup.sh
+	@./scripts/setup.sh
 
 demo: setup
 	@.venv/bin/jobwatchdog demo $(DEMO)
 
 test: setup
-	@./deploy/test.sh
+	@./scripts/test.sh $(TESTS)
 
 lint: setup
 	.venv/bin/ruff check .
