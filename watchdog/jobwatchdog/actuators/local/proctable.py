@@ -1,0 +1,111 @@
+"""The process table, read from /proc: who is alive, whose child, in which state, with which environment.
+
+A process is named by pid *and* start ticks: the kernel gives pids out again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+PROC = Path("/proc")
+DEAD = frozenset("ZXx")
+STOPPED = frozenset("Tt")
+
+
+@dataclass(frozen=True, slots=True)
+class Proc:
+    """One line of the process table."""
+
+    pid: int
+    ticks: int
+    ppid: int
+    pgrp: int
+    session: int
+    state: str  # R S D T t Z X, as in proc(5)
+    name: str
+
+    @property
+    def alive(self) -> bool:
+        """A zombie holds no port and no GPU memory."""
+        return self.state not in DEAD
+
+    @property
+    def stopped(self) -> bool:
+        """Stopped or traced: SIGTERM stays pending until it is continued."""
+        return self.state in STOPPED
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """What stays true of it when its pid is given out again."""
+        return self.pid, self.ticks
+
+
+def read(pid: int) -> Proc | None:
+    """The process now, None when there is none."""
+    try:
+        raw = (PROC / str(pid) / "stat").read_bytes()
+    except OSError:
+        return None
+    head, _, tail = raw.rpartition(b")")
+    fields = tail.split()
+    return Proc(
+        pid=pid,
+        ticks=int(fields[19]),
+        ppid=int(fields[1]),
+        pgrp=int(fields[2]),
+        session=int(fields[3]),
+        state=fields[0].decode(),
+        name=head.partition(b"(")[2].decode(errors="replace"),
+    )
+
+
+def table() -> dict[int, Proc]:
+    """All processes; those that end while we read are left out."""
+    found = (read(int(name)) for name in os.listdir(PROC) if name.isdigit())  # noqa: PTH208  # a Path each is slow
+    return {proc.pid: proc for proc in found if proc is not None}
+
+
+def descendants(procs: Mapping[int, Proc], roots: Iterable[int]) -> set[int]:
+    """All below the roots (the roots themselves left out)."""
+    children: dict[int, list[int]] = {}
+    for proc in procs.values():
+        children.setdefault(proc.ppid, []).append(proc.pid)
+    found: set[int] = set()
+    waiting = list(roots)
+    while waiting:
+        for child in children.get(waiting.pop(), ()):
+            if child not in found:
+                found.add(child)
+                waiting.append(child)
+    return found
+
+
+def ancestors(procs: Mapping[int, Proc], pid: int) -> set[int]:
+    """The process itself and all above it: never ours to end."""
+    found: set[int] = set()
+    while pid in procs and pid not in found:
+        found.add(pid)
+        pid = procs[pid].ppid
+    return found
+
+
+def with_marker(pids: Iterable[int], marker: bytes) -> set[int]:
+    """Those whose environment holds the entry `NAME=value`; unreadable ones belong to somebody else."""
+    needle = b"\0" + marker + b"\0"
+    return {pid for pid in pids if needle in b"\0" + environ_bytes(pid)}
+
+
+def environ_bytes(pid: int) -> bytes:
+    """Raw environment, empty when it cannot be read."""
+    try:
+        return (PROC / str(pid) / "environ").read_bytes()
+    except OSError:
+        return b""
+
+
+def boot_id() -> str:
+    """Names this boot: ticks and pids mean nothing in another."""
+    return (PROC / "sys/kernel/random/boot_id").read_text().strip()
