@@ -22,7 +22,7 @@ score: setup
 	@.venv/bin/python $(or $(CORPUS),../shared/corpus)/score.py --command ".venv/bin/jobwatchdog replay --format json" $(SCORE)
 
 docs: setup
-	.venv/bin/python -m docs.generate
+	.venv/bin/python scripts/generate_docs.py
 
 clean:
 	rm -rf .venv dist build demo-run
