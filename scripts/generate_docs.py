@@ -53,7 +53,8 @@ def detector_page(folder: Path) -> str:
     ]
     thresholds = "\n## Thresholds\n\n" + _table(("name", "value", "unit", "why"), rows) if rows else ""
     facts = f"Status: {about['status']}, since {about['since']}. Cause: {about['cause']}.\n"
-    return f"{MARK}\n# {about['id']}\n\n{about['summary']}\n\n{facts}\n{_docstring(folder)}\n{thresholds}{_signatures(folder)}"
+    head = f"{MARK}\n# {about['id']}\n\n{about['summary']}\n\n{facts}"
+    return f"{head}\n{_docstring(folder)}\n{thresholds}{_signatures(folder)}"
 
 
 def pages() -> Iterator[tuple[Path, str]]:
@@ -85,7 +86,7 @@ def main() -> int:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
     for path in stale:
-        print(("out of date: " if check else "wrote ") + str(path))  # noqa: T201 - this is a command
+        print(("out of date: " if check else "wrote ") + str(path))
     return int(check and bool(stale))
 
 
