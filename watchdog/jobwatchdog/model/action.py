@@ -169,6 +169,15 @@ class ApprovalWanted(Decision):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DetectorFailed(Decision):
+    """A detector raised: it is left out for this job from now on, the others go on."""
+
+    job: JobId
+    detector: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PastAction:
     """One line of history, for budgets and ladders after a restart of the watchdog."""
 
