@@ -1,0 +1,382 @@
+"""Bytes of many logs → signals, in one pass; only hit lines cost Python time."""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from jobwatchdog.model import NO_JOB, JobId, LogMatch, Origin, Signal
+from jobwatchdog.signals import steps
+from jobwatchdog.signals.catalogue import Catalogue, CatalogueError, Problem, Signature
+from jobwatchdog.signals.multipattern import ENGINE_VERSION, Matcher, PatternRefusedError, compile_patterns
+from jobwatchdog.signals.prefixes import origin_from_path, split_prefix
+from jobwatchdog.signals.text import decode, strip_ansi, virtual_lines
+from jobwatchdog.signals.timestamps import TimeState, parse_time
+
+LINE_BYTES_MAX: Final = 1 << 20  # a longer line is looked at in pieces of this size
+TEXT_CHARS_MAX: Final = 2000
+WINDOW_BYTES: Final = 8192  # of a long line, what surrounds a hit
+LOOKBACK_LINES_MAX: Final = 40  # how far up a line without a time may borrow one
+WRAP_LINES_MAX: Final = 12
+WRAP_WIDTH_MIN: Final = 60
+REPEATS_FULL: Final = 100  # equal matches of a stream passed on one by one; after that at powers of two
+REPEAT_KEYS_MAX: Final = 4096
+
+# A record of C++ logging, or of a scheduler: where a terminal may have wrapped a message that matters.
+_WRAP_TRIGGERS: Final = (r"\.cpp:\d+\] ", r"slurmstepd: error: ", r"NCCL WARN ")
+_NEW_RECORD: Final = re.compile(
+    rb"\s*(?:\[|\d{4}-\d\d-\d\d|[A-Z][a-z]{2} +\d+ \d\d:|Traceback|File \"|slurmstepd:|srun:)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamInfo:
+    """A log stream, and what is known of it beforehand. `hint_s`: a time not before its last line."""
+
+    file: str
+    rank: int | None = None
+    local_rank: int | None = None
+    node: str | None = None
+    job: JobId = NO_JOB
+    hint_s: float | None = None
+
+
+@dataclass(slots=True)
+class Stats:
+    """What was read. `cut_lines` were longer than LINE_BYTES_MAX, `repeats` are equal matches left out."""
+
+    lines: int = 0
+    n_bytes: int = 0
+    hits: int = 0
+    cut_lines: int = 0
+    repeats: int = 0
+
+
+@dataclass(slots=True)
+class Stream:
+    """The state of one stream between blocks."""
+
+    info: StreamInfo
+    origin: Origin
+    tail: bytes = b""
+    line: int = 1  # number of the line that comes next
+    times: TimeState = field(default_factory=TimeState)
+    steps: steps.StepState = field(default_factory=steps.new_state)
+    seen: OrderedDict[tuple[object, ...], int] = field(default_factory=OrderedDict)
+    tail_cut: bool = False
+    looked_back_to: int = 0  # in the block in hand: above this no time is to be found that is not known yet
+
+
+@dataclass(slots=True)
+class _Line:
+    """One hit line of the block in hand: its bounds in the block and the patterns that hit it."""
+
+    start: int
+    end: int
+    at: int  # end of the first hit
+    patterns: list[int]
+
+
+def pattern_list(catalogue: Catalogue) -> list[str]:
+    """Return all patterns of the database in the order of their numbers."""
+    return [
+        *(signature.pattern for signature in catalogue.signatures),
+        *(trigger for _, trigger in steps.STEP_TRIGGERS),
+        *_WRAP_TRIGGERS,
+    ]
+
+
+def database_key(catalogue: Catalogue) -> str:
+    """Return a name under which a compiled database may be kept."""
+    import hashlib
+
+    digest = hashlib.sha256("\0".join([ENGINE_VERSION, *pattern_list(catalogue)]).encode())
+    return digest.hexdigest()[:32]
+
+
+def compile_database(catalogue: Catalogue) -> bytes:
+    """Compile the database of a catalogue; raise CatalogueError for a pattern that the engine refuses."""
+    try:
+        return compile_patterns(pattern_list(catalogue))
+    except PatternRefusedError as error:
+        if error.index < len(catalogue.signatures):
+            bad = catalogue.signatures[error.index]
+            problem = Problem(bad.file, bad.line, f"signature {bad.id}: pattern {bad.pattern!r} refused: {error}")
+            raise CatalogueError([problem]) from error
+        raise
+
+
+class Scanner:
+    """Feeds blocks of streams through the patterns. Not shared between threads."""
+
+    def __init__(self, catalogue: Catalogue, *, database: bytes | None = None) -> None:
+        self.catalogue = catalogue
+        self.stats = Stats()
+        self._matcher = Matcher(database if database is not None else compile_database(catalogue))
+        self._signatures: list[Signature] = list(catalogue.signatures)
+        self._regexes: list[Any] = [None] * len(self._signatures)
+        self._triggers = [parser for parser, _ in steps.STEP_TRIGGERS]
+        self._wrap_from = len(self._signatures) + len(self._triggers)
+
+    def open(self, info: StreamInfo) -> Stream:
+        """Begin a stream; its path may tell rank and node."""
+        said = origin_from_path(info.file)
+        origin = Origin(
+            file=info.file,
+            rank=info.rank if info.rank is not None else said.rank,
+            local_rank=info.local_rank if info.local_rank is not None else said.local_rank,
+            node=info.node or said.node,
+        )
+        return Stream(info, origin, times=TimeState(hint_s=info.hint_s))
+
+    def feed(self, stream: Stream, block: bytes) -> list[Signal]:
+        """Take the next bytes of a stream; lines that are not yet whole wait for the next call."""
+        self.stats.n_bytes += len(block)
+        data = stream.tail + block if stream.tail else block
+        cut = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+        stream.tail = data[cut:]
+        found: list[Signal] = []
+        if cut:
+            found = self._whole(stream, data[:cut] if cut < len(data) else data)
+        while len(stream.tail) > LINE_BYTES_MAX:
+            piece, stream.tail = stream.tail[:LINE_BYTES_MAX], stream.tail[LINE_BYTES_MAX:]
+            found += self._piece(stream, piece)
+        return found
+
+    def finish(self, stream: Stream) -> list[Signal]:
+        """The stream ended: a last line without a line break is a line too."""
+        found: list[Signal] = []
+        if stream.tail:
+            tail, stream.tail = stream.tail, b""
+            found = self._scan(stream, tail + b"\n", stream.line)
+            stream.line += 1
+            self.stats.lines += 1
+        return found
+
+    def _piece(self, stream: Stream, piece: bytes) -> list[Signal]:
+        if not stream.tail_cut:
+            self.stats.cut_lines += 1
+        stream.tail_cut = True
+        return self._scan(stream, piece, stream.line)
+
+    def _whole(self, stream: Stream, data: bytes) -> list[Signal]:
+        """Scan whole lines; lines beyond the limit go in pieces, cut at the same places in any chunking."""
+        found: list[Signal] = []
+        at = 0
+        while len(data) - at > LINE_BYTES_MAX:
+            end = at
+            while len(data) - end > LINE_BYTES_MAX:
+                limit = end + LINE_BYTES_MAX + 1
+                stop = max(data.rfind(b"\n", end, limit), data.rfind(b"\r", end, limit))
+                if stop < 0:
+                    break
+                end = stop + 1
+            if len(data) - end <= LINE_BYTES_MAX:
+                break
+            if end > at:
+                found += self._lines(stream, data[at:end])
+            found += self._piece(stream, data[end : end + LINE_BYTES_MAX])
+            at = end + LINE_BYTES_MAX
+        return found + self._lines(stream, data[at:] if at else data)
+
+    def _lines(self, stream: Stream, data: bytes) -> list[Signal]:
+        stream.tail_cut = False
+        n_lines = data.count(b"\n")
+        found = self._scan(stream, data, stream.line)
+        stream.line += n_lines
+        self.stats.lines += n_lines
+        return found
+
+    def _scan(self, stream: Stream, data: bytes, first_line: int) -> list[Signal]:
+        clean = strip_ansi(data)
+        text = virtual_lines(clean)
+        hits: list[tuple[int, int]] = []
+        append = hits.append
+        self._matcher.scan(text, lambda number, _start, end, _flags, _context: append((end, number)))
+        if not hits:
+            return []
+        found: list[Signal] = []
+        counted, number = 0, first_line
+        stream.looked_back_to = 0
+        for hit in _hit_lines(text, hits):
+            number += clean.count(b"\n", counted, hit.start)
+            counted = hit.start
+            found += self._signals(stream, text, hit, number)
+        return found
+
+    def _signals(self, stream: Stream, text: bytes, hit: _Line, number: int) -> Iterator[Signal]:
+        start, end = hit.start, hit.end
+        if end - start > WINDOW_BYTES:
+            start, end = max(start, hit.at - WINDOW_BYTES // 2), min(end, hit.at + WINDOW_BYTES // 2)
+        line = decode(text[start:end])
+        patterns = hit.patterns
+        if patterns[-1] >= self._wrap_from and (joined := _unwrap(text, hit)):
+            # The message continues on the next lines: look at the whole of it.
+            extra: set[int] = set()
+            self._matcher.scan(joined, lambda number, _start, _end, _flags, _context: extra.add(number))
+            patterns = sorted(extra)
+            line = decode(joined)
+        return iter(self._read(stream, text, hit.start, line, patterns, number))
+
+    def _read(
+        self, stream: Stream, text: bytes, start: int, line: str, patterns: list[int], number: int
+    ) -> list[Signal]:
+        prefixed = split_prefix(line)
+        base = stream.origin
+        origin = Origin(
+            file=base.file,
+            line=number,
+            rank=prefixed.rank if prefixed.rank is not None else base.rank,
+            local_rank=prefixed.local_rank if prefixed.local_rank is not None else base.local_rank,
+            node=prefixed.node or base.node,
+            pid=prefixed.pid,
+        )
+        time_s = parse_time(line, stream.times)
+        if time_s is None:
+            time_s = _borrowed_time(text, start, stream.looked_back_to, stream.times)
+        stream.looked_back_to = start
+        self.stats.hits += 1
+        found: list[Signal] = []
+        parsers: set[str] = set()
+        for pattern in patterns:
+            if pattern < len(self._signatures):
+                if (match := self._match(stream, pattern, line, origin, time_s)) is not None:
+                    found.append(match)
+            elif pattern < self._wrap_from:
+                parsers.add(self._triggers[pattern - len(self._signatures)])
+        for parser in sorted(parsers):
+            found += [
+                replace(signal, job=stream.info.job, t_s=time_s, origin=_with_rank(origin, signal))
+                for signal in steps.parse_trigger(parser, prefixed.rest, stream.steps)
+            ]
+        return found
+
+    def _match(self, stream: Stream, pattern: int, line: str, origin: Origin, time_s: float | None) -> LogMatch | None:
+        signature = self._signatures[pattern]
+        regex = self._regexes[pattern]
+        if regex is None:
+            regex = self._regexes[pattern] = _regex(signature.pattern)
+        match = regex.search(line)
+        if match is None:
+            return None
+        fields = {name: value for name, value in match.groupdict().items() if value is not None}
+        repeats = self._count(stream, (signature.id, origin.rank, *fields.values()))
+        if repeats > REPEATS_FULL:
+            if repeats & (repeats - 1):
+                self.stats.repeats += 1
+                return None
+            fields["repeats"] = str(repeats)
+        return LogMatch(
+            job=stream.info.job,
+            t_s=time_s,
+            origin=origin,
+            signature=signature.id,
+            kind=signature.kind,
+            role=signature.role,
+            text=line[:TEXT_CHARS_MAX].strip(),
+            fields=fields,
+            cause_class=signature.cause_class,
+            restart_helps=signature.restart_helps,
+            confidence=signature.confidence,
+            tags=signature.tags,
+        )
+
+    def _count(self, stream: Stream, key: tuple[object, ...]) -> int:
+        seen = stream.seen
+        count = seen.pop(key, 0) + 1
+        seen[key] = count
+        if len(seen) > REPEAT_KEYS_MAX:
+            seen.popitem(last=False)
+        return count
+
+
+def _regex(pattern: str) -> Any:
+    # The standard engine is several times quicker on short lines; the few RE2 spellings that it does not
+    # know go to RE2 itself.
+    try:
+        return re.compile(pattern)
+    except re.error:
+        import re2
+
+        return re2.compile(pattern)
+
+
+def _with_rank(origin: Origin, signal: Signal) -> Origin:
+    # A parser that knows more than the prefix (a rank in the line) keeps it.
+    own = signal.origin
+    if own.rank is None and own.node is None and own.local_rank is None:
+        return origin
+    return replace(
+        origin,
+        rank=own.rank if own.rank is not None else origin.rank,
+        local_rank=own.local_rank if own.local_rank is not None else origin.local_rank,
+        node=own.node or origin.node,
+    )
+
+
+def _hit_lines(text: bytes, hits: list[tuple[int, int]]) -> Iterator[_Line]:
+    """Group hits by line, in file order."""
+    hits.sort()
+    current: _Line | None = None
+    for end, pattern in hits:
+        last = end - 1 if end and text[end - 1 : end] != b"\n" else max(end - 1, 0)
+        if current is not None and last < current.end:
+            if pattern not in current.patterns:
+                current.patterns.append(pattern)
+            continue
+        if current is not None:
+            current.patterns.sort()
+            yield current
+        start = text.rfind(b"\n", 0, last) + 1
+        stop = text.find(b"\n", last)
+        current = _Line(start, len(text) if stop < 0 else stop, end, [pattern])
+    if current is not None:
+        current.patterns.sort()
+        yield current
+
+
+def _unwrap(text: bytes, hit: _Line) -> bytes | None:
+    """Join a message that a terminal wrapped at its width, or that went on without a prefix; None where not."""
+    width = hit.end - hit.start
+    if width < WRAP_WIDTH_MIN or width > WINDOW_BYTES:
+        return None
+    parts = [text[hit.start : hit.end]]
+    at = hit.end + 1
+    for _ in range(WRAP_LINES_MAX):
+        if at >= len(text):
+            break
+        end = text.find(b"\n", at)
+        end = len(text) if end < 0 else end
+        line = text[at:end]
+        if not line.strip() or _NEW_RECORD.match(line) or b".cpp:" in line[:120]:
+            break
+        parts.append(line)
+        at = end + 1
+        if len(line) < width * 3 // 4:
+            break
+    if len(parts) == 1:
+        return None
+    exact = b"".join(parts)
+    loose = b" ".join(part.strip() for part in parts)
+    whole = exact if all(len(part) == width for part in parts[1:-1]) else loose
+    return whole.rstrip() + b"\n"
+
+
+def _borrowed_time(text: bytes, start: int, floor: int, times: TimeState) -> float | None:
+    """Return the time of the nearest line above that states one, else the last one of the stream.
+
+    `floor` is how far up another hit has looked already.
+    """
+    at = start
+    for _ in range(LOOKBACK_LINES_MAX):
+        if at <= floor:
+            break
+        above = text.rfind(b"\n", 0, at - 1) + 1
+        line = text[above : min(at - 1, above + 400)]
+        if line and (found := parse_time(decode(line), times)) is not None:
+            return found
+        at = above
+    return times.last_s

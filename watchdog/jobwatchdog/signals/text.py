@@ -1,0 +1,31 @@
+"""Cleaning of raw log bytes without moving line numbers."""
+
+from __future__ import annotations
+
+import re
+
+# CSI sequences (colours, cursor moves), OSC titles, and lone two-byte escapes.
+_ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]{0,256}(?:\x07|\x1b\\)?|[@-Z\\-_])")
+
+
+def strip_ansi(block: bytes) -> bytes:
+    """Remove terminal escapes; line breaks stay, so line numbers do too."""
+    return _ANSI.sub(b"", block) if b"\x1b" in block else block
+
+
+def virtual_lines(block: bytes) -> bytes:
+    r"""Return the block with more line breaks and the same length, so that offsets still fit.
+
+    A progress bar rewrites its line with `\r`; collectors put whole tracebacks into one JSON string with
+    a written-out `\n`. Both are lines to a reader.
+    """
+    if b"\r" in block:
+        block = block.replace(b"\r", b"\n")
+    if b"\\n" in block:
+        block = block.replace(b"\\n", b"\n\n")
+    return block
+
+
+def decode(line: bytes, limit: int = 8192) -> str:
+    """Return text of at most `limit` bytes; what is no UTF-8 becomes the replacement character."""
+    return line[:limit].decode("utf-8", "replace")
