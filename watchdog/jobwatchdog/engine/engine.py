@@ -11,6 +11,7 @@ from jobwatchdog.engine.remedy import Remedy
 from jobwatchdog.engine.runtime import JobRuntime, Limits, Steps, Wait, run_from_history
 from jobwatchdog.model import (
     NO_JOB,
+    Action,
     ActionFinished,
     ActionStarted,
     ApprovalGiven,
@@ -98,7 +99,7 @@ class Engine:
         """When a `Tick` would change something, if nothing else happens before."""
         times = [self._tracker.next_deadline_s()]
         for job in self._jobs.values():
-            times.extend(detector.next_deadline_s() for detector in job.detectors)
+            times.extend(_deadline_of(detector) for detector in job.detectors)
             times.append(self._remedy.next_deadline_s(job))
         return min((t for t in times if t is not None), default=None)
 
@@ -109,6 +110,11 @@ class Engine:
     def jobs(self) -> list[Job]:
         """The jobs under watch, by id."""
         return [self._jobs[id].job for id in sorted(self._jobs)]
+
+    def in_flight(self) -> list[Action]:
+        """Ordered actions whose receipt is awaited: after a replay of the story, what is to be looked into."""
+        runs = [runtime.run for runtime in self._each() if runtime.run is not None]
+        return [run.in_flight for run in runs if run.in_flight is not None]
 
     def snapshot(self) -> dict[str, Json]:
         """What `status` shows: plain JSON."""
@@ -174,7 +180,7 @@ class Engine:
         for past in event.past:
             if past.outcome is not Outcome.FAILED:
                 runtime.spend(past.action.key)
-        pending = [past for past in event.past if past.outcome is None]
+        pending = [past for past in event.past if past.outcome in (None, Outcome.UNKNOWN)]
         if pending and runtime.run is None:
             newest = max(pending, key=lambda past: (past.ordered_s, past.action.id))
             runtime.run = run_from_history(newest, self._now, self._limits)
@@ -296,6 +302,14 @@ class Engine:
 
     def _emit(self, decision: Decision) -> None:
         self._out.append(decision)
+
+
+def _deadline_of(detector: Detector) -> float | None:
+    """A detector that cannot even say this is left out at the next event; until then it wants no tick."""
+    try:
+        return detector.next_deadline_s()
+    except Exception:
+        return None
 
 
 def _incident_line(incident: Incident) -> dict[str, Json]:

@@ -94,9 +94,7 @@ class Remedy:
 
     def _may_plan(self, rt: JobRuntime, incident: Incident | None) -> bool:
         """Whether this incident could be planned now: nothing runs, or it shows that what ran did not help."""
-        if incident is None or rt.stage is Stage.ENDED:
-            return False
-        return rt.stage is Stage.WATCHING or self._refutes(rt, incident)
+        return incident is not None and (rt.stage in (Stage.WATCHING, Stage.ENDED) or self._refutes(rt, incident))
 
     def _refutes(self, rt: JobRuntime, incident: Incident) -> bool:
         """A fault on the attempt that a plan started, before that plan was verified."""
@@ -111,6 +109,9 @@ class Remedy:
         )
 
     def _plan_due(self, rt: JobRuntime, incident: Incident, wait: Wait, now_s: float) -> None:
+        if rt.stage is Stage.ENDED:
+            self._close(rt, incident.id, IncidentState.IGNORED, "the job had ended before this was seen", now_s)
+            return
         if not self._may_plan(rt, incident):
             self._say_waiting(rt, incident, now_s)
             return
