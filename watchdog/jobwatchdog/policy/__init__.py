@@ -1,1 +1,1 @@
-
+"""The policy language: what to do about which incident, and how far to go."""
