@@ -31,3 +31,8 @@ def signature_texts() -> list[tuple[str, str]]:
 def detector_documents() -> dict[str, str]:
     """Return detector id → text of its detector.yaml."""
     return _detector_files("detector.yaml")
+
+
+def causal_table_text() -> str:
+    """Return the text of the causal table."""
+    return (files("jobwatchdog") / "incidents" / "causes.yaml").read_text(encoding="utf-8")

@@ -74,6 +74,8 @@ class Finding:
     xid: int | None = None
     measures: Mapping[str, float] = field(default_factory=dict)
     recovered: bool = False
+    replaces: bool = False  # the suspects are the detector's whole view: earlier ones of its are withdrawn
+    confirmed: bool = False  # seen in the world (a dead process, a stuck job), not only read in a text
     summary: str = ""
 
 
