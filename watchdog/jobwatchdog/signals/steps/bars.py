@@ -20,9 +20,13 @@ _BAR: Final = re.compile(
     r"\[[\d:]+<[\d:?]+(?:[^\],]*?(?P<rate>[\d.]+)(?P<unit>it/s|s/it|step/s|s/step|batch/s|s/batch))?[^\],]*(?:, (?P<post>[^\]]*))?\]"
 )
 _EPOCH: Final = re.compile(r"Epoch:? *\[?(\d+)")
-_POST_LOSS: Final = re.compile(rf"(?:^|[ ,_/])(?:train_|train/|reduced_train_)?(?:[A-Za-z]+_)*[Ll]oss[=:] *({NUMBER})(?![\w.])")
+_POST_LOSS: Final = re.compile(
+    rf"(?:^|[ ,_/])(?:train_|train/|reduced_train_)?(?:[A-Za-z]+_)*[Ll]oss[=:] *({NUMBER})(?![\w.])"
+)
 _POST_STEP: Final = re.compile(r"(?:global_step|step)[=:] *(\d+)(?![\d.eE])")
-_NOT_TRAINING: Final = re.compile(r"(?i)\b(?:val(?:id\w*)?|eval\w*|test\w*|predict\w*|sanity|download\w*|map|tokeni\w*|loading|filter|generat\w*)\b")
+_NOT_TRAINING: Final = re.compile(
+    r"(?i)\b(?:val(?:id\w*)?|eval\w*|test\w*|predict\w*|sanity|download\w*|map|tokeni\w*|loading|filter|generat\w*)\b"
+)
 
 _DICT_LOSS: Final = re.compile(rf"'loss': '?({NUMBER})'?")
 _DICT_GRAD: Final = re.compile(rf"'grad_norm': +'?({NUMBER})'?")
@@ -31,13 +35,12 @@ _DICT_LR: Final = re.compile(rf"'learning_rate': '?({NUMBER})'?")
 
 def parse_bar(line: str, state: StepState) -> list[Signal]:
     """The last bar on the line."""
-    bar = None
-    for bar in _BAR.finditer(line):
-        pass
-    if bar is None:
+    bars = list(_BAR.finditer(line))
+    if not bars:
         return []
+    bar = bars[-1]
     desc, post = bar.group("desc") or "", bar.group("post") or ""
-    if _NOT_TRAINING.search(desc) or "val_loss=" in post and "train" not in post and " loss=" not in f" {post}":
+    if _NOT_TRAINING.search(desc) or ("val_loss=" in post and "train" not in post and " loss=" not in f" {post}"):
         return []
     step, total = int(bar.group("n")), int(bar.group("total"))
     loss = _POST_LOSS.search(post)
@@ -66,7 +69,11 @@ def _silent_bar(
     line: str, step: int, total: int, bar: re.Match[str], state: StepState, *, named_step: bool
 ) -> list[Signal]:
     """A bar without a loss: the step of the dict lines that follow, a report only when known to be the Trainer's."""
-    if bar.group("desc") and not named_step and not bar.group("desc").startswith(("Epoch", "Training", "train", "Train")):
+    if (
+        bar.group("desc")
+        and not named_step
+        and not bar.group("desc").startswith(("Epoch", "Training", "train", "Train"))
+    ):
         return []
     fresh = state.bar_step != step or state.bar_total != total
     state.bar_step, state.bar_total = step, total
@@ -107,5 +114,3 @@ def parse_dict(line: str, state: StepState) -> list[Signal]:
 def _dict_framework(line: str) -> str:
     """Lines of reinforcement learning carry rewards; their loss may well be zero or negative."""
     return "trl" if "'reward" in line or "'kl'" in line or "advantages'" in line else "huggingface"
-
-

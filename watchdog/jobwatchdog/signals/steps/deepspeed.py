@@ -22,7 +22,9 @@ TRIGGERS: Final = (
 _STEP: Final = re.compile(r"\] step=(\d+), skipped=(\d+)(?:, lr=\[([\d.eE+-]+))?")
 _TIMER: Final = re.compile(r"micro_step=(\d+)/global_step=(\d+)")
 _PIPE: Final = re.compile(rf"steps: (\d+) loss: ({NUMBER}) iter time \(s\): ({NUMBER})")
-_OVERFLOW: Final = re.compile(r"(?i)overflow.*?skipping step.*?loss scale:? *(?:to )?([\d.e+]+)(?:, reducing to ([\d.e+]+))?")
+_OVERFLOW: Final = re.compile(
+    r"(?i)overflow.*?skipping step.*?loss scale:? *(?:to )?([\d.e+]+)(?:, reducing to ([\d.e+]+))?"
+)
 _APEX: Final = re.compile(r"(?i)overflow.*?loss scale.*?(?:to|:) *([\d.e+]+)")
 
 

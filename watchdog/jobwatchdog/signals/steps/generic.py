@@ -26,7 +26,9 @@ _STEP: Final = re.compile(
 )
 _EPOCH: Final = re.compile(r"(?i)\bEpoch:? *\[?(?P<epoch>\d+)(?:/\d+)?\]?")
 _EPOCH_STEP: Final = re.compile(r"(?i)\bEpoch:? *\[?(?P<epoch>\d+)\]?[ \[]+(?P<step>\d+)/(?P<total>\d+)")
-_LOSS: Final = re.compile(rf"(?i)(?<![\w/]){_LOSS_WORD}[\"']?[ :=]{{1,3}}[\"']?(?P<loss>{NUMBER})(?![\w])(?: *\((?P<mean>{NUMBER})\))?")
+_LOSS: Final = re.compile(
+    rf"(?i)(?<![\w/]){_LOSS_WORD}[\"']?[ :=]{{1,3}}[\"']?(?P<loss>{NUMBER})(?![\w])(?: *\((?P<mean>{NUMBER})\))?"
+)
 _GRAD: Final = re.compile(rf"(?i)\b(?:grad(?:ient)?[ _-]?norm|gnorm)[\"']?[ :=]{{1,3}}[\"']?({NUMBER})")
 _TIME: Final = re.compile(rf"(?i)\b(?:step|iter|batch)[_ ]?time[\"']?[ :=]{{1,3}}({NUMBER}) ?(ms|s)\b")
 _NOT_TRAINING: Final = re.compile(r"(?i)\b(?:val(?:id\w*)?|eval\w*|test\w*|dev|best|warning|error|overflow)[ _:/]")
@@ -49,7 +51,7 @@ class Generic:
         total = number(place.group("total"))
         step = int(place.group("step")) + self._epochs_before(line, total)
         report = StepReport(
-            framework="generic", step=step, loss=number(loss.group("loss")),
+            framework="generic-epoch" if _EPOCH.search(line) else "generic", step=step, loss=number(loss.group("loss")),
             grad_norm=number(grad.group(1)) if grad else None, step_time_s=_seconds(taken), text=line[:TEXT_MAX],
         )  # fmt: skip
         return [with_loss_memory(report, state)]

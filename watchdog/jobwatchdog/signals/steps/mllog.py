@@ -8,7 +8,9 @@ from typing import Final
 from jobwatchdog.model import Phase, PhaseChanged, Signal, StepReport
 from jobwatchdog.signals.steps.common import TEXT_MAX, StepState
 
-TRIGGERS: Final = (r':::MLLOG .*"key": "(?:train_loss|tracked_stats|eval_start|eval_stop|run_start|run_stop|epoch_start)"',)
+TRIGGERS: Final = (
+    r':::MLLOG .*"key": "(?:train_loss|tracked_stats|eval_start|eval_stop|run_start|run_stop|epoch_start)"',
+)
 
 _STEP_KEYS: Final = ("step", "step_num", "iteration", "samples_count")
 _PHASES: Final = {

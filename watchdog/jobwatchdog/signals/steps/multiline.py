@@ -25,7 +25,9 @@ OLMO_TRIGGERS: Final = (
 
 _BATCH: Final = re.compile(r"\[batch=(\d+)(?:/(\d+))?\]")
 _OLMO_STEP: Final = re.compile(r"\[step=(\d+)/(\d+)")
-_LOSS: Final = re.compile(rf"(?:Train (?:loss/train(?:/total)?|metrics/train/loss): *|train/(?:CE loss|CrossEntropyLoss)=)({NUMBER})")
+_LOSS: Final = re.compile(
+    rf"(?:Train (?:loss/train(?:/total)?|metrics/train/loss): *|train/(?:CE loss|CrossEntropyLoss)=)({NUMBER})"
+)
 _GRAD: Final = re.compile(rf"(?:l2_norm/grad/global: *|optim/total[ _]grad[ _]norm=)({NUMBER})")
 _EVAL: Final = re.compile(r"\[Eval batch=(\d+)/(\d+)\]")
 

@@ -54,7 +54,9 @@ _REASON: Final = re.compile(
     r"(SW Power Cap|HW Slowdown|HW Thermal Slowdown|SW Thermal Slowdown|HW Power Brake Slowdown) +: (Not )?Active"
 )
 _SM: Final = re.compile(r"\bSM +: (\d+) MHz")
-_VALUE: Final = re.compile(r"(GPU Current Temp|GPU T\.Limit Temp|Power Draw|Enforced Power Limit|Current Power Limit) +: (-?[\d.]+)")
+_VALUE: Final = re.compile(
+    r"(GPU Current Temp|GPU T\.Limit Temp|Power Draw|Enforced Power Limit|Current Power Limit) +: (-?[\d.]+)"
+)
 
 
 def parse_q(line: str, state: StepState) -> list[Signal]:
@@ -81,10 +83,13 @@ def parse_q(line: str, state: StepState) -> list[Signal]:
 
 
 def _reason(block: GpuBlock, reason: re.Match[str], line: str) -> list[Signal]:
-    """SW Thermal comes last in both wordings, so that the block is known there; an active one is told at once."""
+    """SW Thermal comes last in both wordings, so that the block is known there; a cause of the slowdown is told at once.
+
+    "HW Slowdown" itself is not: its cause stands in the lines below it.
+    """
     name, off = reason.groups()
     block.reasons = (block.reasons or 0) | (0 if off else _REASON_BITS[name])
-    if name == "SW Thermal Slowdown" or not off:
+    if name == "SW Thermal Slowdown" or (not off and name in ("HW Thermal Slowdown", "HW Power Brake Slowdown")):
         return [_sample(block, line)]
     return []
 
@@ -132,13 +137,22 @@ def bus_id(text: str) -> str:
 def parse_csv(line: str, state: StepState) -> list[Signal]:
     """A header names the columns; rows without a header seen before are not guessed at."""
     cells = [cell.strip() for cell in line.split(",")]
-    if any(cell.split(" ")[0] in _KNOWN_COLUMNS for cell in cells) and not any("MHz" in c and c[:1].isdigit() for c in cells):
+    if any(cell.split(" ")[0] in _KNOWN_COLUMNS for cell in cells) and not any(
+        "MHz" in c and c[:1].isdigit() for c in cells
+    ):
         state.csv_columns = tuple(cell.split(" ")[0] for cell in cells)
         return []
     if not state.csv_columns or len(cells) != len(state.csv_columns):
         return []
     row = dict(zip(state.csv_columns, cells, strict=True))
-    gpu = row.get("pci.bus_id") or row.get("gpu_bus_id") or row.get("index") or row.get("uuid") or row.get("gpu_uuid") or ""
+    gpu = (
+        row.get("pci.bus_id")
+        or row.get("gpu_bus_id")
+        or row.get("index")
+        or row.get("uuid")
+        or row.get("gpu_uuid")
+        or ""
+    )
     return [
         GpuSample(
             gpu=bus_id(gpu) if gpu.count(":") == 2 else gpu,

@@ -20,7 +20,9 @@ _NANOGPT: Final = re.compile(rf"\biter (\d+): loss ({NUMBER})(?:, time ({NUMBER}
 _MODDED: Final = re.compile(
     rf"\bstep:(\d+)/(\d+)(?: (?:train_)?loss:({NUMBER}))?(?: val_loss:{NUMBER})?(?: train_time:({NUMBER})ms)?(?: step_avg:({NUMBER})ms)?"
 )
-_LITGPT: Final = re.compile(rf"\biter (\d+) step (\d+)(?: \||:) loss(?: train)?:? ({NUMBER}).*?iter time: ({NUMBER}) ?ms")
+_LITGPT: Final = re.compile(
+    rf"\biter (\d+) step (\d+)(?: \||:) loss(?: train)?:? ({NUMBER}).*?iter time: ({NUMBER}) ?ms"
+)
 _NANOTRON: Final = re.compile(r"iteration: +(\d+) / (\d+) \|(.*)")
 _VERL: Final = re.compile(r"\bstep:(\d+) - (.*)")
 
@@ -98,10 +100,12 @@ def parse_verl(line: str, state: StepState) -> list[Signal]:
         return []
     fields = dict(part.rsplit(":", 1) for part in found.group(2).split(" - ") if ":" in part)
     time_s = fields.get("perf/time_per_step") or fields.get("timing_s/step")
-    return _report(
-        state, line, "verl", found.group(1), loss=fields.get("actor/pg_loss"), grad_norm=fields.get("actor/grad_norm"),
-        time=time_s,
+    state.last_step = int(found.group(1))
+    report = StepReport(
+        framework="verl", step=state.last_step, loss=number(fields.get("actor/pg_loss")),
+        grad_norm=number(fields.get("actor/grad_norm")), step_time_s=number(time_s), text=line[:TEXT_MAX],
     )  # fmt: skip
+    return [report]  # phases without an actor update have no such loss: its absence says nothing
 
 
 def _report(

@@ -1,0 +1,1 @@
+"""GPUs slowed down for other reasons, or without one."""

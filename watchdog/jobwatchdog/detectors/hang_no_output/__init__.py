@@ -1,0 +1,1 @@
+"""A job that is alive but no longer gets on."""

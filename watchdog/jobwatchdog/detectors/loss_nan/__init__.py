@@ -1,0 +1,1 @@
+"""A loss or gradient norm that is no number any more."""

@@ -1,0 +1,1 @@
+"""A loss that leaps above its own recent level."""

@@ -1,0 +1,1 @@
+"""GPUs slowed down by a power brake."""

@@ -1,0 +1,1 @@
+"""One rank that slows all others down."""
