@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from jobwatchdog.engine.lifecycle import Stage
 from jobwatchdog.engine.ports import Change, Detector, Planner, Tracker
 from jobwatchdog.engine.remedy import Remedy
 from jobwatchdog.engine.runtime import JobRuntime, Limits, Steps, Wait, run_from_history
+from jobwatchdog.incidents import CausalTable, IncidentTracker
 from jobwatchdog.model import (
     NO_JOB,
     Action,
@@ -37,10 +38,8 @@ from jobwatchdog.model import (
     StepReport,
     Tick,
 )
-
-if TYPE_CHECKING:
-    from jobwatchdog.incidents import CausalTable
-    from jobwatchdog.policy.model import Policy
+from jobwatchdog.plan.planner import Planner as PolicyPlanner
+from jobwatchdog.policy.model import Policy
 
 T = TypeVar("T")
 
@@ -71,14 +70,8 @@ class Engine:
         planner: Planner | None = None,
     ) -> None:
         self._detectors_for = detectors_for
-        if tracker is None or planner is None:
-            from jobwatchdog.incidents import IncidentTracker
-            from jobwatchdog.plan.planner import Planner as PolicyPlanner
-
-            tracker = tracker or IncidentTracker(causes)
-            planner = planner or PolicyPlanner(policies, fleet_nodes)
-        self._tracker: Tracker = tracker
-        self._planner: Planner = planner
+        self._tracker: Tracker = tracker or IncidentTracker(causes)
+        self._planner: Planner = planner or PolicyPlanner(policies, fleet_nodes)
         self._limits = limits or Limits(settle_s=settle_s)
         self._jobs: dict[JobId, JobRuntime] = {}
         self._now = 0.0
@@ -246,18 +239,18 @@ class Engine:
             incident = change.incident
             self._emit(IncidentChanged(now_s=self._now, incident=incident, why=change.why))
             runtime = self._runtime(incident.job)
-            if incident.state is IncidentState.OPEN:
-                self._schedule(runtime, incident)
-            else:
+            if incident.state is not IncidentState.OPEN:
                 runtime.waits.pop(incident.id, None)
             if incident.state in _CLOSED:
                 runtime.open.pop(incident.id, None)
                 self._remedy.incident_closed(runtime, incident, change.why, self._now)
-            else:
-                runtime.open[incident.id] = incident
+                continue
+            runtime.open[incident.id] = incident
+            if incident.state is IncidentState.OPEN and not self._remedy.adopted(runtime, incident, self._now):
+                self._schedule(runtime, incident)
 
     def _schedule(self, runtime: JobRuntime, incident: Incident) -> None:
-        cause = (incident.kind, incident.suspects)
+        cause = (incident.kind, incident.suspects, incident.restart_helps)
         wait = runtime.waits.get(incident.id)
         if wait is None:
             runtime.waits[incident.id] = Wait(self._now, self._now + self._limits.settle_s, cause)
@@ -266,6 +259,10 @@ class Engine:
             wait.due_s = min(self._now + self._limits.settle_s, latest)
             wait.cause, wait.asked = cause, 0
             self._remedy.cause_changed(runtime, incident, self._now)
+        elif wait.plans == 0:
+            # More is known of what was refused so far: its confidence, its measures.
+            soon = self._now + self._limits.settle_s
+            wait.due_s = soon if wait.due_s is None else min(wait.due_s, soon)
 
     # ---- time -----------------------------------------------------------------------------------
 

@@ -34,12 +34,3 @@ ALLOWED: Final[frozenset[tuple[Stage, Stage]]] = frozenset(
         (_E, _W),  # somebody started it again
     }
 )
-
-
-class InvalidTransition(RuntimeError):  # noqa: N818 (the word of the house style)
-    """A move that the table does not allow; the message carries what led there."""
-
-    def __init__(self, subject: str, old: Stage, new: Stage, story: list[str]) -> None:
-        lines = "\n".join(f"  {line}" for line in story) or "  (nothing happened before)"
-        super().__init__(f"{subject} cannot go from {old} to {new}; its story so far:\n{lines}")
-        self.story = tuple(story)

@@ -77,8 +77,7 @@ class Remedy:
 
     def _overdue(self, rt: JobRuntime, run: PlanRun, now_s: float) -> None:
         if rt.stage is Stage.VERIFYING:
-            steps = "no step" if rt.steps.newest is None else f"step {rt.steps.newest}"
-            self._verify_failed(rt, run, f"{steps} by the deadline, step {run.target_step} was wanted", now_s)
+            self._verify_failed(rt, run, _too_slow(rt, run), now_s)
         elif rt.stage is Stage.ASKING:
             self._drop(rt, run, "stale_after", "nobody approved the plan in time", now_s)
             self._close(rt, run.plan.incident, IncidentState.ESCALATED, "nobody approved the plan in time", now_s)
@@ -193,6 +192,10 @@ class Remedy:
             self._actions_done(rt, run, now_s)
             return
         action = run.plan.actions[run.at]
+        if action.verb is Verb.ASK and run.plan.mode is Mode.APPROVE:
+            run.at += 1  # the approval that began this plan was the answer
+            self._order_next(rt, run, now_s)
+            return
         if action.verb in DESTRUCTIVE and rt.seen is JobPhase.UNKNOWN:
             self._hold(rt, run, action, now_s)
             return
@@ -256,11 +259,11 @@ class Remedy:
     # ---- verifying ------------------------------------------------------------------------------
 
     def _actions_done(self, rt: JobRuntime, run: PlanRun, now_s: float) -> None:
+        told = all(action.verb in _TELLS for action in run.plan.actions)
         verify = run.plan.verify or (Verify() if run.restarts else None)
-        if verify is None:
+        if verify is None or told:
             self._finish(rt, now_s, "the plan is done, nothing is to be verified")
             self._planner.verify_passed(run.plan.id, now_s)
-            told = all(action.verb in _TELLS for action in run.plan.actions)
             state = IncidentState.ESCALATED if told else IncidentState.RESOLVED
             self._close(rt, run.plan.incident, state, "a person was told" if told else "the plan is done", now_s)
             return
@@ -339,6 +342,16 @@ class Remedy:
             # A detector says what broke; if none does, the plan has still failed.
             run.due_s = min(run.due_s, now_s + self._limits.settle_s_max)
 
+    def adopted(self, rt: JobRuntime, incident: Incident, now_s: float) -> bool:
+        """An action of an earlier life is in flight for this very incident, now seen again: they belong together."""
+        run = rt.run
+        if run is None or not run.recovered or run.plan.incident != incident.id:
+            return False
+        self._set_state(rt, incident.id, IncidentState.PLANNED, f"plan {run.plan.id} was begun before", now_s)
+        if rt.stage is Stage.VERIFYING:
+            self._set_state(rt, incident.id, IncidentState.VERIFYING, "its plan is done, steps must advance", now_s)
+        return True
+
     def cause_changed(self, rt: JobRuntime, incident: Incident, now_s: float) -> None:
         """A plan that has not begun is thrown away with the cause it was made for."""
         run = rt.run
@@ -393,6 +406,12 @@ class Remedy:
     def _close(self, rt: JobRuntime, id: IncidentId, state: IncidentState, why: str, now_s: float) -> None:
         self._set_state(rt, id, state, why, now_s)
         rt.waits.pop(id, None)
+
+
+def _too_slow(rt: JobRuntime, run: PlanRun) -> str:
+    if rt.steps.newest is None or run.target_step is None:
+        return "no step was seen by the deadline"
+    return f"step {rt.steps.newest} by the deadline, step {run.target_step} was wanted"
 
 
 def _whole(value: Json) -> int | None:

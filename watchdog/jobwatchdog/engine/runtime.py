@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from jobwatchdog.engine.lifecycle import ALLOWED, InvalidTransition, Stage
+from jobwatchdog.engine.lifecycle import ALLOWED, Stage
 from jobwatchdog.engine.ports import Detector
+from jobwatchdog.incidents import InvalidTransition
 from jobwatchdog.model import (
     Action,
     Incident,
@@ -18,6 +19,7 @@ from jobwatchdog.model import (
     Mode,
     PastAction,
     Plan,
+    RestartHelps,
     StepReport,
     Suspects,
     Verb,
@@ -59,7 +61,7 @@ class Wait:
 
     since_s: float
     due_s: float | None
-    cause: tuple[Kind, Suspects]
+    cause: tuple[Kind, Suspects, RestartHelps]
     asked: int = 0
     plans: int = 0
     last_try: bool = False  # a plan for it failed: no further plan means that a person is called
@@ -112,7 +114,8 @@ class JobRuntime:
         if to is self.stage:
             return
         if (self.stage, to) not in ALLOWED:
-            raise InvalidTransition(f"job {self.job.id}", self.stage, to, list(self.story))
+            story = "\n".join(f"  {line}" for line in self.story)
+            raise InvalidTransition(f"job {self.job.id} cannot go from {self.stage} to {to} ({why}); so far:\n{story}")
         self.story.append(f"{now_s:.3f} {self.stage} -> {to}: {why}")
         self.stage = to
 
@@ -154,7 +157,7 @@ def _run_snapshot(run: PlanRun) -> dict[str, Json]:
 
 def run_from_history(past: PastAction, now_s: float, limits: Limits) -> PlanRun:
     """The plan of an intent without receipt, as far as the ledger tells: its other actions are gone."""
-    action = replace(past.action, not_after_s=None)
+    action = past.action
     plan = Plan(
         id=action.plan, incident=action.incident, job=action.job, policy=past.policy, rule=past.rule,
         rung=past.rung, mode=Mode.ENFORCE, actions=(action,),

@@ -121,6 +121,8 @@ class Invariants:
         facts = self._job(action.job)
         if facts.in_flight is not None and facts.in_flight.id == id:
             facts.in_flight = None
+        if action.verb is Verb.RESTART and outcome in (Outcome.FAILED, Outcome.SKIPPED):
+            facts.restarts_s = facts.restarts_s[:-1]  # it did not happen: nothing was spent
         if outcome is Outcome.FAILED and self.keys.get(action.key) == id:
             del self.keys[action.key]
 
@@ -158,6 +160,8 @@ class Invariants:
         self._require(plan.mode is not Mode.OBSERVE, f"{what}: its policy may only observe")
         self._require(plan.mode is not Mode.APPROVE or plan.id in self.approved, f"{what}: nobody approved it")
         at = self.begun.get(plan.id, 0)
+        while at < len(plan.actions) and plan.actions[at].verb is Verb.ASK and plan.id in self.approved:
+            at += 1  # answered by the approval
         self._require(at < len(plan.actions) and plan.actions[at] == action, f"{what}: out of turn")
         self.begun[plan.id] = at + 1
 
