@@ -135,10 +135,10 @@ def train(args: argparse.Namespace, rank: int, world: int) -> None:
 
 
 def resume(args: argparse.Namespace, backend: toy_ranks.RankBackend, rank: int) -> int:
-    """From where the watchdog says, else from the newest checkpoint; 0 where there is none."""
+    """From where the watchdog says (empty: from scratch), else from the newest checkpoint; 0 where there is none."""
     told = os.environ.get("JOBWATCHDOG_RESUME_FROM")
     newest = max(args.ckpt_dir.glob(f"step-*{backend.suffix}"), default=None)
-    path = Path(told) if told else newest
+    path = newest if told is None else Path(told) if told else None
     if path is None:
         return 0
     step = backend.load(path)
