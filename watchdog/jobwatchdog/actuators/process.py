@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import select
 import signal
+import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 OUTPUT_BYTES_MAX = 64 << 10
+LOOK_S = 0.05  # how soon the end of a program is seen whose children keep its output open
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,40 +36,60 @@ async def run(
     timeout_s: float,
     stdin: bytes = b"",
     env: Mapping[str, str] | None = None,
-    cwd: Path | None = None,
     bytes_max: int = OUTPUT_BYTES_MAX,
 ) -> Ended:
-    """Both outputs together. OSError where it cannot be started."""
-    process = await asyncio.create_subprocess_exec(
-        *argv,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-        env=None if env is None else {**env},
-        cwd=cwd,
-        start_new_session=True,
-    )
-    kept, cut = bytearray(), False
-    code: int | None = None
+    """Both outputs together. OSError where it cannot be started. A cancelled caller leaves it to its time limit.
+
+    In a thread: asyncio's own subprocess waits for pipes that a runaway grandchild may hold for ever.
+    """
+    return await asyncio.to_thread(_run, list(argv), timeout_s, stdin, env, bytes_max)
+
+
+def _run(argv: list[str], timeout_s: float, stdin: bytes, env: Mapping[str, str] | None, bytes_max: int) -> Ended:
+    deadline = time.monotonic() + timeout_s
+    source = os.memfd_create("stdin")  # a file needs no feeding and cannot block
     try:
-        async with asyncio.timeout(timeout_s):
-            assert process.stdin is not None, "asked for a pipe"
-            assert process.stdout is not None, "asked for a pipe"
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                process.stdin.write(stdin)
-                await process.stdin.drain()
-            process.stdin.close()
-            while chunk := await process.stdout.read(1 << 16):
-                room = bytes_max - len(kept)
-                kept += chunk[: max(room, 0)]
-                cut = cut or len(chunk) > room
-            code = await process.wait()
-    except TimeoutError:
-        pass
+        with os.fdopen(os.dup(source), "wb") as file:
+            file.write(stdin)
+        os.lseek(source, 0, os.SEEK_SET)
+        with subprocess.Popen(
+            argv,
+            stdin=source,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=None if env is None else {**env},
+            start_new_session=True,
+        ) as process:
+            try:
+                kept, cut = _read(process, deadline, bytes_max)
+                code = process.poll()
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)  # also what it left in the background
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # also what it left in the background
-        await process.wait()
-        # the transport would otherwise be closed by the garbage collector, perhaps after the loop
-        getattr(process, "_transport").close()  # noqa: B009
+        os.close(source)
     return Ended(code, kept.decode(errors="replace"), cut)
+
+
+def _read(process: subprocess.Popen[bytes], deadline: float, bytes_max: int) -> tuple[bytes, bool]:
+    """Until the program has ended, closed its output and ended, or run out of time."""
+    assert process.stdout is not None, "asked for a pipe"
+    fd = process.stdout.fileno()
+    poller = select.poll()
+    poller.register(fd, select.POLLIN)
+    kept, cut, is_open = bytearray(), False, True
+    while time.monotonic() < deadline:
+        had_ended = process.poll() is not None
+        ready = poller.poll(0 if had_ended else LOOK_S * 1000) if is_open else []
+        if ready:
+            chunk = os.read(fd, 1 << 16)
+            is_open = bool(chunk)
+            room = max(bytes_max - len(kept), 0)
+            kept += chunk[:room]
+            cut = cut or len(chunk) > room
+        elif had_ended:
+            break
+        elif not is_open:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, deadline - time.monotonic()))
+    return bytes(kept), cut
