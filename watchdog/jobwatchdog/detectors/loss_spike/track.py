@@ -12,6 +12,7 @@ from jobwatchdog.detectors.loss_spike.window import Margins, Reading, RobustWind
 from jobwatchdog.model import Evidence, StepReport
 
 _KEYS_MAX = 512
+_LASTING_RECORDS = 5  # a few stray outliers long after a spike do not make it last
 _RANK_LAG_STEPS = 8  # ranks that print the same steps are at most this far apart
 
 
@@ -37,6 +38,7 @@ class Episode:
     baseline: float = 0.0
     last_outlier_step: int = 0
     calm: int = 0  # records in a row that were back
+    records: int = 0  # records that were not
     lasting_told: bool = False
     evidence: list[Evidence] = field(default_factory=list)
 
@@ -70,12 +72,12 @@ class Track:
         confirm = int(th["confirm"])
         self._loss = RobustWindow(
             size, start, regime,
-            Margins(th["k"], th["floor"], 0.02, confirm),
+            Margins(th["k"], th["floor"], 0.02, confirm, th["alone"]),
             Margins(th["short_k"], th["short_share"], th["short_min"], confirm),
         )  # fmt: skip
         self._grad = RobustWindow(
             size, start, regime,
-            Margins(th["k"], 0.0, th["floor_log_grad"], confirm),
+            Margins(th["k"], 0.0, th["floor_log_grad"], confirm, th["alone"]),
             Margins(th["short_k"], 0.0, math.log(10.0), confirm),
         )  # fmt: skip
         self._loss_outliers: deque[Outlier] = deque(maxlen=3)
@@ -134,14 +136,19 @@ class Track:
         by_loss = loss is not None and loss.spike
         by_grad = grad is not None and grad.spike and len(self._grad) >= self._th["window_start"]
         if self.episode is None:
-            return self._maybe_begin(report, loss, by_loss=by_loss, by_grad=by_grad)
+            return self._maybe_begin(report, loss, grad, by_loss=by_loss, by_grad=by_grad)
         return self._go_on(self.episode, report, loss, grad, by_loss=by_loss, by_grad=by_grad)
 
-    def _maybe_begin(self, report: StepReport, loss: Reading | None, *, by_loss: bool, by_grad: bool) -> News | None:
+    def _maybe_begin(
+        self, report: StepReport, loss: Reading | None, grad: Reading | None, *, by_loss: bool, by_grad: bool
+    ) -> News | None:
         if not (by_loss or by_grad):
             return None
         joined = self._grad_outliers if by_loss else self._loss_outliers
         near = [o for o in joined if self._index - o.index < self._th["join_steps"] + 3]
+        strong = (loss is not None and loss.strong) or (by_grad and grad is not None and grad.strong)
+        if not near and not strong:
+            return None
         own = [o for o in (self._loss_outliers if by_loss else self._grad_outliers) if self._index - o.index < 3]
         first = min([*own, *near], key=lambda o: o.index)
         self.episode = Episode(
@@ -166,6 +173,7 @@ class Track:
         if not calm:
             episode.calm = 0
             episode.last_outlier_step = report.step
+            episode.records += 1
         else:
             episode.calm += 1
         if episode.calm >= 2 and self._recovered(episode, report.step):
@@ -174,7 +182,7 @@ class Track:
             episode.by_loss, episode.by_grad = episode.by_loss or by_loss, episode.by_grad or by_grad
             return News.CONFIRMED
         lasts = report.step - episode.onset_step >= self._th["unrecovered_steps"]
-        if lasts and not episode.lasting_told and episode.calm == 0:
+        if lasts and not episode.lasting_told and episode.calm == 0 and episode.records >= _LASTING_RECORDS:
             episode.lasting_told = True
             return News.LASTS
         return None

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 MAD_TO_SIGMA: Final = 1.4826
+_NOISE_SIGMAS: Final = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,10 +18,10 @@ class Reading:
     ready: bool
     outlier: bool = False
     spike: bool = False  # confirmed by its neighbours
+    strong: bool = False  # by a margin that needs no other measure to agree
     healed: bool = False  # within twice the floor
     regime: bool = False  # the level was accepted as the new one just now
     median: float = 0.0
-    limit: float = 0.0
 
 
 NOT_READY: Final = Reading(ready=False)
@@ -34,6 +35,7 @@ class Margins:
     floor: float
     floor_abs: float
     confirm: int
+    alone: float = 1.0  # times the limit, where no other measure agrees
     of: int = 3
 
 
@@ -45,7 +47,7 @@ class RobustWindow:
         self._margins, self._short = margins, short
         self._order: deque[float] = deque()
         self._sorted: list[float] = []
-        self._recent: deque[bool] = deque(maxlen=margins.of)
+        self._recent: deque[float] = deque(maxlen=margins.of)  # times the limit, 0 for no outlier
         self._outliers: list[float] = []
 
     def __len__(self) -> int:
@@ -63,20 +65,31 @@ class RobustWindow:
             return NOT_READY
         median = _middle(self._sorted)
         floor = max(margins.floor * abs(median), margins.floor_abs)
-        limit = max(margins.k * MAD_TO_SIGMA * self._mad(median), floor)
-        outlier = value - median > limit
-        self._recent.append(outlier)
-        regime = self._store(value, outlier)
+        excess = self._excess(value - median, floor, margins)
+        self._recent.append(excess)
+        regime = self._store(value, excess > 0)
         confirm, of = self._confirmation(margins)
+        recent = list(self._recent)[-of:]
         return Reading(
             ready=True,
-            outlier=outlier,
-            spike=outlier and sum(list(self._recent)[-of:]) >= confirm,
-            healed=value - median <= 2 * floor and not outlier,
+            outlier=excess > 0,
+            spike=excess > 0 and sum(e > 0 for e in recent) >= confirm,
+            strong=excess > 0 and sum(e >= margins.alone for e in recent) >= confirm,
+            healed=excess == 0 and self._back(value - median, floor),
             regime=regime,
             median=median,
-            limit=limit,
         )
+
+    def _excess(self, above: float, floor: float, margins: Margins) -> float:
+        """How many times the limit the value lies above the median, 0 within it; the spread is found only if needed."""
+        if above <= floor:
+            return 0.0
+        limit = max(margins.k * MAD_TO_SIGMA * self._mad(), floor)
+        return above / limit if above > limit else 0.0
+
+    def _back(self, above: float, floor: float) -> bool:
+        """Within twice the floor, or within the noise that this series has anyway."""
+        return above <= 2 * floor or above <= _NOISE_SIGMAS * MAD_TO_SIGMA * self._mad()
 
     def _confirmation(self, margins: Margins) -> tuple[int, int]:
         """A baseline of fewer than five records must be contradicted three times in a row."""
@@ -104,7 +117,8 @@ class RobustWindow:
         if len(self._order) > self._size:
             self._sorted.pop(bisect_left(self._sorted, self._order.popleft()))
 
-    def _mad(self, median: float) -> float:
+    def _mad(self) -> float:
+        median = _middle(self._sorted)
         return _middle(sorted([abs(value - median) for value in self._sorted]))
 
 
