@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 import pytest
 
@@ -42,6 +43,7 @@ def make_engine() -> Callable[..., Engine]:
     from jobwatchdog.incidents import CausalTable
     from jobwatchdog.policy.load import load_policy
 
+    load = cache(lambda text: load_policy(text, "policy.yaml"))
     documents = bundled.detector_documents()
     causes = CausalTable.parse(bundled.causal_table_text())
 
@@ -51,7 +53,6 @@ def make_engine() -> Callable[..., Engine]:
         return [*built, _Death(job)] if Kind.RANK_CRASH in missing else built
 
     def make(*policies: str, **options: object) -> Engine:
-        loaded = [load_policy(text, f"policy-{i}.yaml") for i, text in enumerate(policies)]
-        return Engine(detectors, causes, loaded, **options)  # type: ignore[arg-type]
+        return Engine(detectors, causes, [load(text) for text in policies], **options)  # type: ignore[arg-type]
 
     return make

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
+from jobwatchdog.detectors.base import BaseDetector
 from jobwatchdog.engine.lifecycle import Stage
 from jobwatchdog.engine.ports import Change, Detector, Planner, Tracker
 from jobwatchdog.engine.remedy import Remedy
@@ -92,7 +93,7 @@ class Engine:
         """When a `Tick` would change something, if nothing else happens before."""
         times = [self._tracker.next_deadline_s()]
         for job in self._jobs.values():
-            times.extend(_deadline_of(detector) for detector in job.detectors)
+            times.extend(_deadline_of(detector) for detector in job.detectors if _wants_ticks(detector))
             times.append(self._remedy.next_deadline_s(job))
         return min((t for t in times if t is not None), default=None)
 
@@ -198,8 +199,12 @@ class Engine:
     def _observe(self, runtime: JobRuntime, signal: Signal) -> None:
         if isinstance(signal, JobStateSeen) and signal.attempt < runtime.job.attempt:
             return  # the end of an attempt that was replaced
-        for detector in list(runtime.detectors):
-            found = self._ask(runtime, detector, lambda d: d.observe(signal, self._now))
+        for detector in tuple(runtime.detectors):
+            try:
+                found = detector.observe(signal, self._now)
+            except Exception as error:
+                self._leave_out(runtime, detector, error)
+                continue
             if found:
                 self._findings(runtime, found)
         if isinstance(signal, StepReport):
@@ -225,11 +230,14 @@ class Engine:
         try:
             return question(detector)
         except Exception as error:
-            runtime.detectors.remove(detector)
-            words = f"{type(error).__name__}: {error}"
-            runtime.broken[detector.id] = words
-            self._emit(DetectorFailed(now_s=self._now, job=runtime.job.id, detector=detector.id, error=words))
+            self._leave_out(runtime, detector, error)
             return ()
+
+    def _leave_out(self, runtime: JobRuntime, detector: Detector, error: Exception) -> None:
+        runtime.detectors.remove(detector)
+        words = f"{type(error).__name__}: {error}"
+        runtime.broken[detector.id] = words
+        self._emit(DetectorFailed(now_s=self._now, job=runtime.job.id, detector=detector.id, error=words))
 
     # ---- incidents ------------------------------------------------------------------------------
 
@@ -281,7 +289,7 @@ class Engine:
                 return
 
     def _tick_detectors(self, runtime: JobRuntime) -> None:
-        for detector in list(runtime.detectors):
+        for detector in filter(_wants_ticks, tuple(runtime.detectors)):
             due = self._ask(runtime, detector, lambda d: d.next_deadline_s())
             if isinstance(due, float | int) and due <= self._now:
                 self._findings(runtime, self._ask(runtime, detector, lambda d: d.tick(self._now)))
@@ -299,6 +307,11 @@ class Engine:
 
     def _emit(self, decision: Decision) -> None:
         self._out.append(decision)
+
+
+def _wants_ticks(detector: Detector) -> bool:
+    """Most read lines and never wait for time; asking each of them at every event would cost more than the lines."""
+    return type(detector).next_deadline_s is not BaseDetector.next_deadline_s
 
 
 def _deadline_of(detector: Detector) -> float | None:

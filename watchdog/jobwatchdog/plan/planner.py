@@ -173,9 +173,11 @@ class Planner:
         draft: _Draft,
         now_s: float,
     ) -> Plan | None:
-        plan_id = PlanId(
-            _digest(policy.name, rule.name, str(number), incident.id, str(job.attempt), str(incident.revision))
-        )
+        # How many plans this job had tells apart two for one incident, also across a restart of the watchdog,
+        # after which the incident is found anew under the same id.
+        before = sum(1 for past in self._history.plans.values() if past.job == job.id)
+        place = (str(number), incident.id, str(job.attempt), str(incident.revision), str(before))
+        plan_id = PlanId(_digest(policy.name, rule.name, *place))
         actions: list[Action] = []
         for index, step in enumerate(rung.do):
             args = _resolved(step, policy, incident, draft)

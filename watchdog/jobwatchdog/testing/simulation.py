@@ -285,9 +285,12 @@ class Simulation:
             truth.advanced_s = self.now
             if truth.step % CHECKPOINT_STEPS == 0:
                 truth.checkpoint = truth.step
-            loss = 2.0 + self.chance.gauss(0, 0.05)
-            self.send(StepReport(job=JOB, framework="sim", step=truth.step, loss=loss, origin=Origin(rank=0)))
+            self.send(self.report_of_step())
         self.after(STEP_S, self.train)
+
+    def report_of_step(self) -> StepReport:
+        loss = 2.0 + self.chance.gauss(0, 0.05)
+        return StepReport(job=JOB, framework="sim", step=self.truth.step, loss=loss, origin=Origin(rank=0))
 
     def poll(self) -> None:
         words = {"running": JobPhase.RUNNING, "hung": JobPhase.RUNNING, "dead": JobPhase.FAILED}
@@ -381,6 +384,9 @@ class Simulation:
             past = tuple(self.book.past.values())
             self.feed(HistoryLoaded(now_s=self.now, job=JOB, past=past))
         self.feed(JobRegistered(now_s=self.now, job=self.job()))
+        if not self.replays and self.truth.step > self.truth.checkpoint:
+            # Without the story the end of the log is read again: it tells that this job had been training.
+            self.feed(SignalsObserved(now_s=self.now, signals=(self.report_of_step(),)))
         self.resolve(life)
 
     def resolve(self, life: int) -> None:

@@ -22,6 +22,7 @@ Above `----` is input, one fact a line, below it what the engine decided, the ti
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,6 +35,9 @@ from jobwatchdog.testing.words import line_of
 _OUTCOMES = {
     "done": Outcome.DONE, "failed": Outcome.FAILED, "skipped": Outcome.SKIPPED, "unknown": Outcome.UNKNOWN,
 }  # fmt: skip
+
+
+_ID = re.compile(r"\b[ip]-[0-9a-f]{10,12}(?:-\d+)?\b")
 
 
 class TranscriptError(ValueError):
@@ -81,14 +85,26 @@ def rewritten(text: str, engine: Callable[[str], Engine]) -> str:
     """The file as it would be if what the engine decides now were right; equal to `text` if it is."""
     transcript = parse(text)
     scene = Scene(engine(transcript.policy))
+    names: dict[str, str] = {}
     parts = [f"{transcript.head}\npolicy\n{transcript.policy}\n===="]
     for block in transcript.blocks:
         before = len(scene.decisions)
         for fact in block.facts:
             _play(scene, fact)
-        decided = [line_of(decision) for decision in scene.decisions[before:]]
+        decided = [_short(line_of(decision), names) for decision in scene.decisions[before:]]
         parts.append("\n".join([*block.comments, *block.facts, "----", *decided]))
     return parts[0] + "\n" + "\n\n".join(parts[1:]) + "\n"
+
+
+def _short(line: str, names: dict[str, str]) -> str:
+    """Ids are made from content and say nothing to a reader: count them instead."""
+
+    def name(found: re.Match[str]) -> str:
+        letter = found[0][0]
+        count = sum(one[0] == letter for one in names) + 1
+        return names.setdefault(found[0], f"{letter}{count}")
+
+    return _ID.sub(name, line)
 
 
 def _play(scene: Scene, fact: str) -> None:
