@@ -251,7 +251,7 @@ async def test_a_pid_given_to_another_process_is_not_ours(launcher: LocalLaunche
         assert job.processes(0) == []
 
 
-def test_a_foreign_users_process_is_never_restarted(launcher: LocalLauncher) -> None:
+async def test_a_foreign_users_process_is_never_restarted(launcher: LocalLauncher) -> None:
     """Its owner would change."""
     with subprocess.Popen(["sleep", "60"]) as foreign:
         job = PidJob.attach(launcher, foreign.pid)

@@ -6,7 +6,7 @@ import os
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -27,7 +27,7 @@ class ActionContext:
     rank_pids: Mapping[int, int] = field(default_factory=dict)
     log_files: tuple[Path, ...] = ()
     nccl_version: tuple[int, ...] | None = None  # as the job's log states it
-    endpoints: Mapping[str, str] = field(default_factory=dict)  # names in `notify: {to: …}` → URL or command
+    endpoints: Mapping[str, str | Sequence[str]] = field(default_factory=dict)  # `notify: {to: NAME}` → URL or argv
 
     def incident_facts(self) -> dict[str, Json]:
         """The incident in plain values, for messages and site commands."""

@@ -62,15 +62,15 @@ class CollectActuator(BaseActuator):
         bundle.keep("incident.json", json.dumps(ctx.incident_facts(), indent=1))
         begun = time.monotonic()
         parts: list[tuple[str, Callable[[Action, ActionContext, Bundle], Awaitable[None]]]] = [
+            ("stacks", _stacks),
+            ("kernel_log", _kernel_log),
+            ("nvidia_smi", _gpu_state),
+            ("nccl_flight_recorder", _flight_records),
             ("process table", _process_table),
-            ("kernel log", _kernel_log),
-            ("nvidia-smi", _gpu_state),
             ("log tails", _log_tails),
-            ("flight records", _flight_records),
         ]
-        if action.args.get("stacks") is not False:
-            parts.insert(0, ("stacks", _stacks))
-        await asyncio.gather(*(_bounded(name, part(action, ctx, bundle), bundle) for name, part in parts))
+        wanted = [(name, part) for name, part in parts if action.args.get(name) is not False]
+        await asyncio.gather(*(_bounded(name, part(action, ctx, bundle), bundle) for name, part in wanted))
         data: dict[str, Json] = {
             "bundle": str(bundle.folder),
             "files": [*sorted(bundle.files)],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import aiohttp
 import tenacity
@@ -15,6 +15,7 @@ from jobwatchdog.actuators.site_command import command_of
 from jobwatchdog.model import Action, Json, Verb
 
 POST_TIMEOUT_S = 5.0
+Target = str | Sequence[str]
 TRIES_MAX = 4
 WAIT_S_MAX = 4.0
 COMMAND_TIMEOUT_S = 30.0
@@ -88,16 +89,18 @@ class AskActuator(NotifyActuator):
     verb = Verb.ASK
 
 
-def _target(name: str, action: Action, endpoints: Mapping[str, str]) -> str | None:
+def _target(name: str, action: Action, endpoints: Mapping[str, Target]) -> Target | None:
     url = action.args.get("url") or action.args.get("webhook")
     if isinstance(url, str):
         return url
     return name if name.startswith(("http://", "https://")) else endpoints.get(name)
 
 
-async def send(target: str, body: Mapping[str, Json]) -> None:
-    """To a URL, or to a command line of the site's configuration (split as a shell would, run without one)."""
-    if target.startswith(("http://", "https://")):
+async def send(target: Target, body: Mapping[str, Json]) -> None:
+    """To a URL, or to a command of the site's configuration (a line is split as a shell would, run without one)."""
+    if not isinstance(target, str):
+        await _command(list(target), body)
+    elif target.startswith(("http://", "https://")):
         await _post(target, body)
     else:
         await _command(shlex.split(target), body)

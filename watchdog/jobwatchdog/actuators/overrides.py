@@ -30,6 +30,8 @@ def environment(
         # the newer name wins where both are set, so follow the user; the older is read by every version
         variable = "PYTORCH_ALLOC_CONF" if "PYTORCH_ALLOC_CONF" in own else "PYTORCH_CUDA_ALLOC_CONF"
         changed[variable] = _merged(own.get(variable, ""), allocator)
+    if isinstance(skip := args.get("skip_data"), int):
+        changed["JOBWATCHDOG_SKIP_BATCHES"] = str(skip)
     env = args.get("env")
     changed.update({name: _text(value) for name, value in (env.items() if isinstance(env, dict) else ())})
     return changed

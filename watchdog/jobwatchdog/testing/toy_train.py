@@ -62,10 +62,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse(argv)
     if "RANK" not in os.environ:
         return launch(args.nproc, sys.argv[1:] if argv is None else list(argv))
+    note_start(args.ckpt_dir)
     rank = int(os.environ["RANK"])
     sys.excepthook = PrefixedTraceback(rank)
     train(args, rank, int(os.environ.get("WORLD_SIZE", "1")))
     return 0
+
+
+def note_start(folder: Path) -> None:
+    """One line a rank: pid and the second at which the kernel started it, for measurements of restarts."""
+    folder.mkdir(parents=True, exist_ok=True)
+    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    uptime = float(Path("/proc/uptime").read_text().split()[0])
+    started_s = time.time() - uptime + ticks / os.sysconf("SC_CLK_TCK")
+    with (folder / ".starts").open("a") as starts:
+        starts.write(f"{os.getpid()} {started_s:.3f}\n")
 
 
 # ---- the launcher -----------------------------------------------------------------------------------

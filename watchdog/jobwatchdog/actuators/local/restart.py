@@ -92,7 +92,8 @@ class RestartActuator(BaseActuator):
             raise ActFailedError(f"attempt {new} could not be started: {bad}", **data) from None
         start_s = time.monotonic() - begun
         by = "" if attempt.started_here else " (it had been started already: left as it is)"
-        detail = f"attempt {new} runs as process {attempt.pid}, from {_origin_words(choice)}{by}"
+        nodes = " (exclude_nodes means nothing to a local job)" if action.args.get("exclude_nodes") else ""
+        detail = f"attempt {new} runs as process {attempt.pid}, from {_origin_words(choice)}{by}{nodes}"
         return Done(detail, data | {"pid": attempt.pid, "stop_s": round(stop_s, 3), "start_s": round(start_s, 3)})
 
     async def resolve(self, action: Action, ctx: ActionContext) -> Receipt:
