@@ -51,6 +51,7 @@ from jobwatchdog.model import (
 _WATCH_GAP_S = 15.0  # the watchdog itself saw nothing for this long while watching live: start counting afresh
 _LATE_S = 5.0  # a tick that comes this long after its time
 _CERTAIN = 0.95  # of a rank in state T, which needs no log to be believed
+_SURE = 0.8  # what a silence of twice its deadline is worth, whatever else is seen
 _QUIET_S = 3.0  # output within this time: the job talks, whatever its steps do
 
 
@@ -86,6 +87,7 @@ class HangDetector(BaseDetector):
         self._interrupted = False  # a phase lay between the last step and now: no gap to learn from
         self._said: Verdict | None = None
         self._said_twice = False
+        self._said_confidence = 0.0
 
     # ---- signals ------------------------------------------------------------------------------------
 
@@ -280,10 +282,10 @@ class HangDetector(BaseDetector):
         said = self._said
         late = silence_s > 2 * view.deadline_s
         named_now = said is not None and bool(view.suspects) and not said.suspects
-        if said is not None and not late and not named_now:
+        if said is not None and not named_now and (not late or self._said_confidence >= _SURE):
             return []
-        confidence = max(view.confidence, 0.8) if late and self._phase is not Phase.SHUTDOWN else view.confidence
-        self._said, self._said_twice = view, late
+        confidence = max(view.confidence, _SURE) if late and self._phase is not Phase.SHUTDOWN else view.confidence
+        self._said, self._said_twice, self._said_confidence = view, late, confidence
         return [self._finding(view, confidence, silence_s, now_s)]
 
     def _finding(self, view: Verdict, confidence: float, silence_s: float, now_s: float) -> Finding:

@@ -17,7 +17,8 @@ DICT_TRIGGERS: Final = (r"\{'(?:loss|train_runtime|grad_norm)': ",)
 
 _BAR: Final = re.compile(
     r"(?:(?P<desc>[A-Za-z][^|\n]{0,60}?):? +)?(?:\d+%)?\|[^|]*\| *(?P<n>\d+)/(?P<total>\d+) "
-    r"\[[\d:]+<[\d:?]+(?:[^\],]*?(?P<rate>[\d.]+)(?P<unit>it/s|s/it|step/s|s/step|batch/s|s/batch))?[^\],]*(?:, (?P<post>[^\]]*))?\]"
+    r"\[[\d:]+<[\d:?]+(?:, *(?:(?P<rate>[\d.]+)(?P<unit>(?:it|step|batch)/s|s/(?:it|step|batch))|[^\],=]*/[^\],=]*))?"
+    r"(?:, *(?P<post>[^\]]*))?\]"
 )
 _EPOCH: Final = re.compile(r"Epoch:? *\[?(\d+)")
 _POST_LOSS: Final = re.compile(

@@ -24,7 +24,7 @@ def parse(line: str, state: StepState) -> list[Signal]:
     if head is None:
         return []
     fields = dict(_fields(head.group(3)))
-    cut = not line.rstrip().endswith("|")  # wrapped by a terminal or a mail: absent fields say nothing
+    whole_record = line.rstrip().endswith("|") and "number of skipped iterations" in fields
     report = StepReport(
         framework="megatron",
         step=int(head.group(1)),
@@ -38,7 +38,7 @@ def parse(line: str, state: StepState) -> list[Signal]:
         loss_scale=number(fields.get("loss scale")),
         text=line[:TEXT_MAX],
     )
-    if cut:
+    if not whole_record:  # wrapped by a terminal or a mail: absent fields say nothing
         state.last_step = report.step
         return [report]
     return [with_loss_memory(report, state)]
