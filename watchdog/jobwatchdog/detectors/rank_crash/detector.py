@@ -1,0 +1,113 @@
+"""A rank was ended by a signal, or its host crashed.
+
+What it sees
+------------
+Exit signals that a launcher, Slurm, MPI, Ray or the kernel prints, fatal Python errors, and the processes themselves.
+
+Why it matters
+--------------
+Its peers fail in collectives moments later and shout louder.
+
+Looks like it but is not
+------------------------
+SIGTERM (-15): the launcher ends the healthy ranks with it. Ctrl-C.
+
+By hand
+-------
+grep -E "exitcode|Signal|segfault" LOG; dmesg -T | tail.
+
+Sources
+-------
+torch.distributed.elastic, srun, Open MPI and kernel wordings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from jobwatchdog.detectors.base import SignatureDetector, Thresholds, suspects_of
+from jobwatchdog.model import (
+    Evidence,
+    Finding,
+    Job,
+    JobId,
+    Kind,
+    LogMatch,
+    ProcessSeen,
+    ProcState,
+    Role,
+    Signal,
+    Suspects,
+)
+
+_SIGTERM = 15
+_SIGINT = 2
+
+
+class RankCrashDetector(SignatureDetector):
+    """Texts of launchers, and the processes themselves."""
+
+    kind = Kind.RANK_CRASH
+    id = "rank_crash"
+
+    def __init__(self, job: JobId, thresholds: Thresholds | None = None) -> None:
+        super().__init__(job, thresholds)
+        self._attempt = 0
+        self._dead: set[int] = set()
+
+    def job_changed(self, job: Job) -> None:
+        """A new attempt has new processes."""
+        if job.attempt != self._attempt:
+            self._attempt = job.attempt
+            self._dead.clear()
+
+    def observe(self, signal: Signal, now_s: float) -> list[Finding]:
+        """Take lines and process states."""
+        if isinstance(signal, ProcessSeen):
+            return self._process(signal, now_s)
+        return super().observe(signal, now_s)
+
+    def matched(self, match: LogMatch, now_s: float) -> list[Finding]:
+        """A local rank is named as a rank where nothing better is known."""
+        suspects = suspects_of(match)
+        local = match.fields.get("local_rank")
+        if not suspects.ranks and local is not None:
+            rank = match.origin.rank if match.origin.rank is not None else int(local)
+            suspects = replace(suspects, ranks=(rank,))
+        elif not suspects.ranks and match.origin.rank is not None:
+            suspects = replace(suspects, ranks=(match.origin.rank,))
+        return [self.finding(match, suspects=suspects)]
+
+    def _process(self, seen: ProcessSeen, now_s: float) -> list[Finding]:
+        """Only the first death of an attempt is a cause; those after it are its fallout."""
+        if seen.state not in (ProcState.GONE, ProcState.ZOMBIE) or seen.origin.rank is None:
+            return []
+        rank = seen.origin.rank
+        killed = seen.exit_signal is not None and seen.exit_signal not in (_SIGTERM, _SIGINT)
+        failed = seen.exit_code is not None and seen.exit_code != 0
+        if rank in self._dead or not (killed or failed):
+            return []
+        first = not self._dead
+        self._dead.add(rank)
+        how = f"signal {seen.exit_signal}" if killed else f"exit code {seen.exit_code}"
+        return [
+            Finding(
+                kind=Kind.RANK_CRASH if killed else Kind.UNKNOWN_FAILURE,
+                job=self.job,
+                detector=self.id,
+                role=Role.CAUSE if first and killed else Role.SYMPTOM,
+                confidence=0.97,
+                suspects=Suspects(ranks=(rank,), pids=(seen.origin.pid,) if seen.origin.pid else ())
+                if first
+                else Suspects(),
+                evidence=(Evidence(f"rank {rank} (process {seen.origin.pid}) ended by {how}", t_s=seen.t_s or now_s),),
+                onset_s=seen.t_s or now_s,
+                confirmed=True,
+                summary=f"rank {rank} ended by {how}",
+            )
+        ]
+
+
+def build(job: JobId, thresholds: Thresholds) -> RankCrashDetector:
+    """Return the detector of one job."""
+    return RankCrashDetector(job, thresholds)
