@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from importlib.util import find_spec
 
 import pytest
 
@@ -44,7 +45,11 @@ def make_engine() -> Callable[..., Engine]:
     from jobwatchdog.policy.load import load_policy
 
     load = cache(lambda text: load_policy(text, "policy.yaml"))
-    documents = bundled.detector_documents()
+    documents = {
+        name: text
+        for name, text in bundled.detector_documents().items()
+        if find_spec(f"jobwatchdog.detectors.{name}.detector")
+    }
     causes = CausalTable.parse(bundled.causal_table_text())
 
     def detectors(job: JobId) -> list[Detector]:

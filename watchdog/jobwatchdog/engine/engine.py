@@ -130,7 +130,10 @@ class Engine:
             case JobRegistered(job=job):
                 self._register(job)
             case ActionFinished(receipt=receipt):
-                self._planner.action_finished(receipt, self._now)
+                counted = receipt
+                for job_runtime in self._each():
+                    counted = self._remedy.counted(job_runtime, counted)
+                self._planner.action_finished(counted, self._now)
                 for job_runtime in self._each():
                     self._remedy.action_finished(job_runtime, receipt, self._now)
             case ApprovalGiven():
@@ -265,7 +268,7 @@ class Engine:
         elif wait.cause != cause:
             latest = max(self._now, wait.since_s + self._limits.settle_s_max)
             wait.due_s = min(self._now + self._limits.settle_s, latest)
-            wait.cause, wait.asked = cause, 0
+            wait.cause, wait.asked, wait.blocked_s = cause, 0, None
             self._remedy.cause_changed(runtime, incident, self._now)
         elif wait.plans == 0:
             # More is known of what was refused so far: its confidence, its measures.

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
+from jobwatchdog.engine import progress
 from jobwatchdog.engine.lifecycle import Stage
 from jobwatchdog.engine.ports import Change, Planner, Tracker
 from jobwatchdog.engine.runtime import JobRuntime, Limits, PlanRun, Wait
+from jobwatchdog.engine.voice import Voice
 from jobwatchdog.model import (
     DESTRUCTIVE,
     Action,
@@ -16,25 +19,18 @@ from jobwatchdog.model import (
     Check,
     Decision,
     Incident,
-    IncidentId,
     IncidentState,
     JobPhase,
-    Json,
-    Kind,
     Mode,
     Outcome,
     PlanMade,
     PlanRefused,
     Receipt,
     Verb,
-    Verify,
 )
 
 # A plan of these alone heals nothing: after it a person has the incident.
 _TELLS = frozenset({Verb.NOTIFY, Verb.ASK, Verb.COLLECT, Verb.HOLD})
-
-# These slow a job down and do not stop it: no word against a restart that cured something else.
-_SLOWS = frozenset({Kind.STRAGGLER, Kind.THERMAL_THROTTLE, Kind.POWER_BRAKE, Kind.CLOCK_THROTTLE})
 
 
 class Remedy:
@@ -53,8 +49,7 @@ class Remedy:
         self._planner = planner
         self._limits = limits
         self._rehearse = rehearse
-        self._emit = emit
-        self._take = take
+        self._voice = Voice(tracker, emit, take)
 
     # ---- time -----------------------------------------------------------------------------------
 
@@ -77,39 +72,27 @@ class Remedy:
 
     def _overdue(self, rt: JobRuntime, run: PlanRun, now_s: float) -> None:
         if rt.stage is Stage.VERIFYING:
-            self._verify_failed(rt, run, _too_slow(rt, run), now_s)
+            self._verify_failed(rt, run, progress.too_slow(rt, run), now_s)
         elif rt.stage is Stage.ASKING:
             self._drop(rt, run, "stale_after", "nobody approved the plan in time", now_s)
-            self._close(rt, run.plan.incident, IncidentState.ESCALATED, "nobody approved the plan in time", now_s)
+            self._voice.close(rt, run.plan.incident, IncidentState.ESCALATED, "nobody approved the plan in time", now_s)
         elif run.held:
             self._drop(rt, run, "stale_after", "the job could not be seen for too long", now_s)
-            self._close(rt, run.plan.incident, IncidentState.ESCALATED, "the job cannot be seen", now_s)
+            self._voice.close(rt, run.plan.incident, IncidentState.ESCALATED, "the job cannot be seen", now_s)
         else:
             verb = run.in_flight.verb if run.in_flight else "action"
             self._drop(rt, run, "receipt", f"no receipt of {verb} in {self._limits.receipt_s_max:g} s", now_s)
-            self._close(rt, run.plan.incident, IncidentState.ESCALATED, f"nobody knows how {verb} ended", now_s)
+            self._voice.close(rt, run.plan.incident, IncidentState.ESCALATED, f"nobody knows how {verb} ended", now_s)
 
     # ---- planning -------------------------------------------------------------------------------
 
     def _may_plan(self, rt: JobRuntime, incident: Incident | None) -> bool:
         """Whether this incident could be planned now: nothing runs, or it shows that what ran did not help."""
-        return incident is not None and (rt.stage in (Stage.WATCHING, Stage.ENDED) or self._refutes(rt, incident))
-
-    def _refutes(self, rt: JobRuntime, incident: Incident) -> bool:
-        """A fault on the attempt that a plan started, before that plan was verified."""
-        run = rt.run
-        return (
-            rt.stage is Stage.VERIFYING
-            and run is not None
-            and incident.id != run.plan.incident
-            and run.restarts
-            and incident.attempt > run.attempt
-            and (incident.kind is run.kind or incident.kind not in _SLOWS)
-        )
+        return incident is not None and (rt.stage in (Stage.WATCHING, Stage.ENDED) or progress.refutes(rt, incident))
 
     def _plan_due(self, rt: JobRuntime, incident: Incident, wait: Wait, now_s: float) -> None:
         if rt.stage is Stage.ENDED:
-            self._close(rt, incident.id, IncidentState.IGNORED, "the job had ended before this was seen", now_s)
+            self._voice.close(rt, incident.id, IncidentState.IGNORED, "the job had ended before this was seen", now_s)
             return
         if not self._may_plan(rt, incident):
             self._say_waiting(rt, incident, now_s)
@@ -117,7 +100,7 @@ class Remedy:
         if rt.run is not None:
             self._superseded(rt, rt.run, incident, now_s)
         if wait.plans >= self._limits.plans_max:
-            self._close(rt, incident.id, IncidentState.ESCALATED, f"{wait.plans} plans did not help", now_s)
+            self._voice.close(rt, incident.id, IncidentState.ESCALATED, f"{wait.plans} plans did not help", now_s)
             return
         decision = self._planner.decide(incident, rt.job, now_s)
         wait.asked += 1
@@ -130,17 +113,18 @@ class Remedy:
     def _say_waiting(self, rt: JobRuntime, incident: Incident, now_s: float) -> None:
         if rt.run is not None and rt.stage is not Stage.ENDED:
             plan = rt.run.plan
-            check = Check(name="one plan a job", passed=False, because=f"plan {plan.id} is {rt.stage}")
-            self._refuse(rt, incident.id, plan.policy, (check,), now_s)
+            self._voice.say(rt, incident.id, plan.policy, "one plan a job", f"plan {plan.id} is {rt.stage}", now_s)
 
     def _made(self, rt: JobRuntime, incident: Incident, wait: Wait, made: PlanMade, now_s: float) -> None:
         plan = made.plan
+        if self._stale(rt, incident, wait, made, now_s):
+            return
         spent = [action.key for action in plan.actions if action.key in rt.keys]
         if spent and plan.mode is not Mode.OBSERVE and not self._rehearse:
             check = Check(name="exactly once", passed=False, because=f"{spent[0]} was already ordered")
-            self._refuse(rt, incident.id, plan.policy, (*made.checks, check), now_s)
+            self._voice.refuse(rt, incident.id, plan.policy, (*made.checks, check), now_s)
             return
-        self._emit(made)
+        self._voice.emit(made)
         if plan.mode is Mode.OBSERVE or self._rehearse:
             wait.due_s = None  # told; again only if the cause changes
             if self._rehearse and plan.mode is not Mode.OBSERVE and wait.plans == 0:
@@ -149,38 +133,42 @@ class Remedy:
             return
         wait.plans += 1
         wait.due_s = None
-        rt.run = PlanRun(plan, incident.kind, rt.job.attempt, now_s, last_plans=wait.plans)
+        rt.run = PlanRun(plan, incident.kind, rt.job.attempt, now_s, last_plans=wait.plans, start_step=rt.steps.newest)
         if plan.mode is Mode.APPROVE:
             rt.run.due_s = self._begin_by(plan.actions[0], now_s)
             rt.move(Stage.ASKING, now_s, f"plan {plan.id} needs approval")
-            self._emit(ApprovalWanted(now_s=now_s, plan=plan))
+            self._voice.emit(ApprovalWanted(now_s=now_s, plan=plan))
         else:
             self._start(rt, rt.run, f"plan {plan.id} made", now_s)
+
+    def _stale(self, rt: JobRuntime, incident: Incident, wait: Wait, made: PlanMade, now_s: float) -> bool:
+        """A guard that opens after hours must not set off what it held back: the world has moved on."""
+        not_after_s = made.plan.actions[0].not_after_s
+        if wait.blocked_s is None or not_after_s is None or now_s - wait.blocked_s <= not_after_s - now_s:
+            return False
+        because = f"a guardrail held it back for {now_s - wait.blocked_s:g} s, {not_after_s - now_s:g} s are allowed"
+        check = Check(name="guardrail stale_after", passed=False, because=because)
+        self._voice.refuse(rt, incident.id, made.plan.policy, (*made.checks, check), now_s)
+        self._voice.close(rt, incident.id, IncidentState.ESCALATED, f"the plan is stale: {because}", now_s)
+        return True
 
     def _not_made(
         self, rt: JobRuntime, incident: Incident, wait: Wait, decision: PlanRefused | None, now_s: float
     ) -> None:
         if decision is not None:
-            self._refuse(rt, incident.id, decision.policy, decision.checks, now_s)
+            guarded = any(not check.passed and check.name.startswith("guardrail ") for check in decision.checks)
+            wait.blocked_s = (wait.blocked_s if wait.blocked_s is not None else now_s) if guarded else None
+            self._voice.refuse(rt, incident.id, decision.policy, decision.checks, now_s)
         if wait.last_try:
-            self._close(rt, incident.id, IncidentState.ESCALATED, "the plan failed and there is no other", now_s)
-
-    def _refuse(
-        self, rt: JobRuntime, incident: IncidentId, policy: str, checks: tuple[Check, ...], now_s: float
-    ) -> None:
-        """Say why not, once a reason: numbers in the words may differ, the failing guards count."""
-        reason = f"{policy}|{'|'.join(sorted({check.name for check in checks if not check.passed}))}"
-        if (incident, reason) not in rt.refused:
-            rt.refused.add((incident, reason))
-            self._emit(PlanRefused(now_s=now_s, incident=incident, policy=policy, checks=checks))
+            self._voice.close(rt, incident.id, IncidentState.ESCALATED, "the plan failed and there is no other", now_s)
 
     # ---- ordering -------------------------------------------------------------------------------
 
     def _start(self, rt: JobRuntime, run: PlanRun, why: str, now_s: float) -> None:
         rt.move(Stage.ACTING, now_s, why)
         self._planner.plan_started(run.plan, now_s)
-        self._take(self._tracker.fix_cause(run.plan.incident, now_s))
-        self._set_state(rt, run.plan.incident, IncidentState.PLANNED, f"plan {run.plan.id} started", now_s)
+        self._voice.take(self._tracker.fix_cause(run.plan.incident, now_s))
+        self._voice.set_state(rt, run.plan.incident, IncidentState.PLANNED, f"plan {run.plan.id} started", now_s)
         if rt.run is run:
             self._order_next(rt, run, now_s)
 
@@ -203,7 +191,7 @@ class Remedy:
         run.in_flight = action
         run.due_s = now_s + self._limits.receipt_s_max
         rt.spend(action.key)
-        self._emit(ActionOrdered(now_s=now_s, action=action))
+        self._voice.emit(ActionOrdered(now_s=now_s, action=action))
 
     def _hold(self, rt: JobRuntime, run: PlanRun, action: Action, now_s: float) -> None:
         """Missing evidence is not evidence: nothing destructive while the job cannot be seen."""
@@ -211,9 +199,7 @@ class Remedy:
             run.held = True
             run.due_s = self._begin_by(action, now_s)
         because = f"the job's state is unknown; {action.verb} waits until it is seen"
-        self._refuse(
-            rt, run.plan.incident, run.plan.policy, (Check(name="job state", passed=False, because=because),), now_s
-        )
+        self._voice.say(rt, run.plan.incident, run.plan.policy, "job state", because, now_s)
 
     def _begin_by(self, action: Action, now_s: float) -> float:
         return now_s + self._limits.receipt_s_max if action.not_after_s is None else max(now_s, action.not_after_s)
@@ -227,20 +213,25 @@ class Remedy:
         if receipt.outcome is Outcome.UNKNOWN:
             return  # the shell looks into it and reports again, or the deadline calls a person
         run.in_flight, run.due_s = None, None
-        if receipt.outcome is Outcome.FAILED:
+        if receipt.outcome is Outcome.FAILED and not self._may_fail(run, action):
             rt.keys.pop(action.key, None)  # it is known not to have happened
             self._plan_failed(rt, run, f"{action.verb} failed: {receipt.detail}", now_s)
             return
         if action.verb is Verb.RESTART:
-            self._note_restart(rt, run, receipt)
+            progress.note_restart(rt, run, receipt)
         run.at += 1
         self._order_next(rt, run, now_s)
 
-    def _note_restart(self, rt: JobRuntime, run: PlanRun, receipt: Receipt) -> None:
-        """Where the new attempt begins; a restart that found nothing to do leaves the running one."""
-        done = receipt.outcome is Outcome.DONE
-        run.new_attempt = _whole(receipt.data.get("new_attempt")) or (run.attempt + 1 if done else rt.job.attempt)
-        run.base_step = _whole(receipt.data.get("step")) if done else rt.steps.newest
+    def _may_fail(self, run: PlanRun, action: Action) -> bool:
+        """Stacks that could not be saved, a message that did not arrive: no reason to leave the job broken."""
+        return action.verb in (Verb.COLLECT, Verb.NOTIFY) and run.at + 1 < len(run.plan.actions)
+
+    def counted(self, rt: JobRuntime, receipt: Receipt) -> Receipt:
+        """The receipt as the breaker sees it: only acts on the job count as failed ones."""
+        action = rt.run.in_flight if rt.run is not None else None
+        if action is None or action.id != receipt.action or receipt.outcome is not Outcome.FAILED:
+            return receipt
+        return replace(receipt, outcome=Outcome.SKIPPED) if action.verb in _TELLS else receipt
 
     def _plan_failed(self, rt: JobRuntime, run: PlanRun, why: str, now_s: float) -> None:
         self._finish(rt, now_s, why)
@@ -251,46 +242,50 @@ class Remedy:
         incident = rt.open.get(run.plan.incident)
         if incident is None or run.abandoned:
             return
-        self._set_state(rt, incident.id, IncidentState.OPEN, why, now_s)
+        self._voice.set_state(rt, incident.id, IncidentState.OPEN, why, now_s)
         wait = rt.waits.get(incident.id)
         if wait is not None:
-            wait.due_s, wait.last_try, wait.asked, wait.plans = now_s, True, 0, run.last_plans
+            # Telling again at once would fail again; a remedy of the next rung may not.
+            told = all(action.verb in _TELLS for action in run.plan.actions)
+            wait.due_s = now_s + self._limits.replan_s if told else now_s
+            wait.last_try, wait.asked, wait.plans = True, 0, run.last_plans
 
     # ---- verifying ------------------------------------------------------------------------------
 
     def _actions_done(self, rt: JobRuntime, run: PlanRun, now_s: float) -> None:
         told = all(action.verb in _TELLS for action in run.plan.actions)
-        verify = run.plan.verify or (Verify() if run.restarts else None)
+        verify = progress.wanted(run)
         if verify is None or told:
             self._finish(rt, now_s, "the plan is done, nothing is to be verified")
             self._planner.verify_passed(run.plan.id, now_s)
             state = IncidentState.ESCALATED if told else IncidentState.RESOLVED
-            self._close(rt, run.plan.incident, state, "a person was told" if told else "the plan is done", now_s)
+            self._voice.close(rt, run.plan.incident, state, "a person was told" if told else "the plan is done", now_s)
             return
         run.due_s = now_s + verify.within_s
         if not run.restarts:
             run.base_step = rt.steps.newest
         rt.move(Stage.VERIFYING, now_s, f"{verify.steps} new steps within {verify.within_s:g} s are wanted")
-        self._set_state(rt, run.plan.incident, IncidentState.VERIFYING, "the plan is done, steps must advance", now_s)
+        self._voice.set_state(
+            rt, run.plan.incident, IncidentState.VERIFYING, "the plan is done, steps must advance", now_s
+        )
         if rt.run is run:
             self.stepped(rt, now_s)
 
     def stepped(self, rt: JobRuntime, now_s: float) -> None:
         """Progress was reported: perhaps enough."""
         run = rt.run
-        if rt.stage is not Stage.VERIFYING or run is None or rt.steps.newest is None or rt.steps.first is None:
+        if run is None:
             return
-        if run.new_attempt is not None and rt.job.attempt < run.new_attempt:
-            return  # a late line of the attempt that was replaced
-        base = run.base_step if run.base_step is not None else rt.steps.first - 1
-        run.target_step = base + (run.plan.verify or Verify()).steps
-        if rt.steps.newest >= run.target_step:
+        if rt.stage is Stage.VERIFYING and progress.reached(rt, run):
             self._verify_passed(rt, run, f"step {rt.steps.newest} reached, {run.target_step} was wanted", now_s)
+        elif rt.stage is not Stage.VERIFYING and progress.healthy_again(rt, run):
+            why = f"steps advance again: {rt.steps.newest}"
+            self._voice.close(rt, run.plan.incident, IncidentState.RESOLVED, why, now_s)
 
     def _verify_passed(self, rt: JobRuntime, run: PlanRun, why: str, now_s: float) -> None:
         self._finish(rt, now_s, why)
         self._planner.verify_passed(run.plan.id, now_s)
-        self._close(rt, run.plan.incident, IncidentState.RESOLVED, why, now_s)
+        self._voice.close(rt, run.plan.incident, IncidentState.RESOLVED, why, now_s)
         self.ask_again(rt, now_s)
 
     def _verify_failed(self, rt: JobRuntime, run: PlanRun, why: str, now_s: float) -> None:
@@ -303,7 +298,7 @@ class Remedy:
         why = f"attempt {by.attempt} broke again before it was verified: {by.kind}, see {by.id}"
         self._finish(rt, now_s, why)
         self._planner.verify_failed(run.plan.id, now_s)
-        self._close(rt, run.plan.incident, IncidentState.RESOLVED, why, now_s)
+        self._voice.close(rt, run.plan.incident, IncidentState.RESOLVED, why, now_s)
 
     # ---- things that happen to a job ------------------------------------------------------------
 
@@ -313,12 +308,12 @@ class Remedy:
         for id in sorted(rt.open):
             incident = rt.open[id]
             if id != kept and incident.attempt <= old_attempt and incident.state is IncidentState.OPEN:
-                self._close(rt, id, IncidentState.RESOLVED, f"attempt {rt.job.attempt} runs", now_s)
+                self._voice.close(rt, id, IncidentState.RESOLVED, f"attempt {rt.job.attempt} runs", now_s)
         if rt.stage is Stage.ASKING and rt.run is not None:
             run = rt.run
             why = f"attempt {rt.job.attempt} was started meanwhile"
             self._drop(rt, run, "still wanted", why, now_s)
-            self._close(rt, run.plan.incident, IncidentState.RESOLVED, why, now_s)
+            self._voice.close(rt, run.plan.incident, IncidentState.RESOLVED, why, now_s)
 
     def job_ended(self, rt: JobRuntime, why: str, state: JobPhase, now_s: float) -> None:
         """Its user's word, or success: nothing is planned any more and nothing restarted."""
@@ -329,7 +324,7 @@ class Remedy:
             self._drop(rt, run, "job state", f"the job ended: {why}", now_s)
         for id in sorted(rt.open):
             if id in rt.open:
-                self._close(rt, id, IncidentState.IGNORED, f"the job ended: {why}", now_s)
+                self._voice.close(rt, id, IncidentState.IGNORED, f"the job ended: {why}", now_s)
         rt.waits.clear()
         rt.move(Stage.ENDED, now_s, why)
 
@@ -347,9 +342,11 @@ class Remedy:
         run = rt.run
         if run is None or not run.recovered or run.plan.incident != incident.id:
             return False
-        self._set_state(rt, incident.id, IncidentState.PLANNED, f"plan {run.plan.id} was begun before", now_s)
+        self._voice.set_state(rt, incident.id, IncidentState.PLANNED, f"plan {run.plan.id} was begun before", now_s)
         if rt.stage is Stage.VERIFYING:
-            self._set_state(rt, incident.id, IncidentState.VERIFYING, "its plan is done, steps must advance", now_s)
+            self._voice.set_state(
+                rt, incident.id, IncidentState.VERIFYING, "its plan is done, steps must advance", now_s
+            )
         return True
 
     def cause_changed(self, rt: JobRuntime, incident: Incident, now_s: float) -> None:
@@ -376,7 +373,7 @@ class Remedy:
             self._start(rt, run, f"approved by {event.by}", now_s)
             return
         self._drop(rt, run, "approval", f"refused by {event.by}", now_s)
-        self._close(rt, run.plan.incident, IncidentState.ESCALATED, f"{event.by} refused the plan", now_s)
+        self._voice.close(rt, run.plan.incident, IncidentState.ESCALATED, f"{event.by} refused the plan", now_s)
 
     def ask_again(self, rt: JobRuntime, now_s: float) -> None:
         """Something that plans depend on changed: incidents that wait are asked about now."""
@@ -394,25 +391,4 @@ class Remedy:
     def _drop(self, rt: JobRuntime, run: PlanRun, guard: str, because: str, now_s: float) -> None:
         """End a plan before its time, and say so."""
         self._finish(rt, now_s, f"plan {run.plan.id} dropped: {because}")
-        check = Check(name=guard, passed=False, because=because)
-        self._refuse(rt, run.plan.incident, run.plan.policy, (check,), now_s)
-
-    def _set_state(self, rt: JobRuntime, id: IncidentId, state: IncidentState, why: str, now_s: float) -> None:
-        """Move an incident; one from before the engine's time is known to the planner only."""
-        incident = rt.open.get(id)
-        if incident is not None and incident.state is not state:
-            self._take(self._tracker.set_state(id, state, now_s, why))
-
-    def _close(self, rt: JobRuntime, id: IncidentId, state: IncidentState, why: str, now_s: float) -> None:
-        self._set_state(rt, id, state, why, now_s)
-        rt.waits.pop(id, None)
-
-
-def _too_slow(rt: JobRuntime, run: PlanRun) -> str:
-    if rt.steps.newest is None or run.target_step is None:
-        return "no step was seen by the deadline"
-    return f"step {rt.steps.newest} by the deadline, step {run.target_step} was wanted"
-
-
-def _whole(value: Json) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+        self._voice.say(rt, run.plan.incident, run.plan.policy, guard, because, now_s)

@@ -64,6 +64,7 @@ class Wait:
     cause: tuple[Kind, Suspects, RestartHelps]
     asked: int = 0
     plans: int = 0
+    blocked_s: float | None = None  # since when a guardrail alone holds its plan back
     last_try: bool = False  # a plan for it failed: no further plan means that a person is called
 
 
@@ -82,6 +83,7 @@ class PlanRun:
     held: bool = False
     recovered: bool = False  # from the ledger, made by an earlier engine
     last_plans: int = 0  # plans made for this incident, this one included
+    start_step: int | None = None  # newest step when the plan was made
     target_step: int | None = None
     base_step: int | None = None
     new_attempt: int | None = None

@@ -177,3 +177,5 @@ class Invariants:
         facts = self._job(incident.job)
         if facts.plan_incident == incident.id and incident.state in _OVER:
             facts.plan = facts.plan_incident = None
+            if incident.state is IncidentState.ESCALATED:
+                facts.in_flight = None  # its end is not known: a person was called, it is waited for no more

@@ -26,6 +26,8 @@ from jobwatchdog.model import (
     Origin,
     Outcome,
     PlanId,
+    ProcessSeen,
+    ProcState,
     Receipt,
     Role,
     SignalsObserved,
@@ -134,6 +136,14 @@ class Scene:
             fields=fields, origin=Origin(file="train.log", line=line, rank=rank),
         )  # fmt: skip
         return self.at(now_s, SignalsObserved(now_s=now_s, signals=(signal,)))
+
+    def alive(self, now_s: float) -> list[Decision]:
+        """The operating system shows both ranks at work."""
+        seen = tuple(
+            ProcessSeen(job=self.job, state=ProcState.RUNNING, cpu_s=now_s, origin=Origin(rank=rank, pid=100 + rank))
+            for rank in range(2)
+        )
+        return self.at(now_s, SignalsObserved(now_s=now_s, signals=seen))
 
     def state(self, now_s: float, state: JobPhase, exit_code: int | None = None) -> list[Decision]:
         """The launcher says how the attempt is."""

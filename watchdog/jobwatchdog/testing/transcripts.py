@@ -15,6 +15,7 @@ Above `----` is input, one fact a line, below it what the engine decided, the ti
 `rewrite` puts in what is decided now, for a person to review as a diff. The facts:
 
     T job [attempt=N] [label=value...]     T step N [loss=X]        T steps FIRST..LAST every S
+    T alive UNTIL every S               (both ranks are seen at work)
     T match KIND [rank=N] [role=symptom] [words]                    T state running|failed|cancelled|unknown|succeeded
     T done|failed|skipped|unknown [new_attempt=N] [step=N] [words]  T approve|refuse BY
     T close-breaker POLICY                  T end                   T wait
@@ -126,6 +127,10 @@ def _act(scene: Scene, now_s: float, verb: str, words: list[str]) -> None:
         case "steps":
             first, _, last = plain[0].partition("..")
             scene.steps(now_s, int(first), int(last), float(plain[2]) if len(plain) > 2 else 1.0)
+        case "alive":
+            until_s, every_s = float(plain[0]), float(plain[2])
+            for i in range(int((until_s - now_s) / every_s) + 1):
+                scene.alive(now_s + i * every_s)
         case "match":
             rank = int(named["rank"]) if "rank" in named else None
             role = Role(named.get("role", "cause"))

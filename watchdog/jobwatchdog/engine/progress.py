@@ -1,0 +1,65 @@
+"""Whether a plan helped: what its receipts and the steps since say. Pure questions about one run."""
+
+from __future__ import annotations
+
+from jobwatchdog.engine.lifecycle import Stage
+from jobwatchdog.engine.runtime import JobRuntime, PlanRun
+from jobwatchdog.model import Incident, Json, Kind, Outcome, Receipt, Verb, Verify
+
+# These slow a job down and do not stop it: no word against a restart that cured something else.
+_SLOWS = frozenset({Kind.STRAGGLER, Kind.THERMAL_THROTTLE, Kind.POWER_BRAKE, Kind.CLOCK_THROTTLE})
+
+
+def wanted(run: PlanRun) -> Verify | None:
+    """What must be seen after the plan; a restart is always verified."""
+    return run.plan.verify or (Verify() if run.restarts else None)
+
+
+def note_restart(rt: JobRuntime, run: PlanRun, receipt: Receipt) -> None:
+    """Where the new attempt begins; a restart that found nothing to do leaves the running one."""
+    done = receipt.outcome is Outcome.DONE
+    run.new_attempt = _whole(receipt.data.get("new_attempt")) or (run.attempt + 1 if done else rt.job.attempt)
+    run.base_step = _whole(receipt.data.get("step")) if done else rt.steps.newest
+
+
+def reached(rt: JobRuntime, run: PlanRun) -> bool:
+    """Whether enough new steps were made. Without a known step to resume from, the first one seen is new."""
+    if rt.steps.newest is None or rt.steps.first is None:
+        return False
+    if run.new_attempt is not None and rt.job.attempt < run.new_attempt:
+        return False  # a late line of the attempt that was replaced
+    base = run.base_step if run.base_step is not None else rt.steps.first - 1
+    run.target_step = base + (wanted(run) or Verify()).steps
+    return rt.steps.newest >= run.target_step
+
+
+def too_slow(rt: JobRuntime, run: PlanRun) -> str:
+    """Why the deadline passed."""
+    if rt.steps.newest is None or run.target_step is None:
+        return "no step was seen by the deadline"
+    return f"step {rt.steps.newest} by the deadline, step {run.target_step} was wanted"
+
+
+def healthy_again(rt: JobRuntime, run: PlanRun) -> bool:
+    """A hang that ended by itself before its restart was ordered."""
+    ordered = {action.verb for action in run.plan.actions[: run.at + (run.in_flight is not None)]}
+    if run.kind is not Kind.HANG_NO_OUTPUT or Verb.RESTART in ordered or rt.job.attempt != run.attempt:
+        return False
+    return rt.steps.newest is not None and (run.start_step is None or rt.steps.newest > run.start_step)
+
+
+def refutes(rt: JobRuntime, incident: Incident) -> bool:
+    """A fault on the attempt that a plan started, before that plan was verified: it did not help."""
+    run = rt.run
+    return (
+        rt.stage is Stage.VERIFYING
+        and run is not None
+        and incident.id != run.plan.incident
+        and run.restarts
+        and incident.attempt > run.attempt
+        and (incident.kind is run.kind or incident.kind not in _SLOWS)
+    )
+
+
+def _whole(value: Json) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
