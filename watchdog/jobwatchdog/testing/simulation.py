@@ -60,7 +60,7 @@ TAIL_LINES: Final = 40  # of the log that a failure shows
 class Odds:
     """How bad the world is."""
 
-    faults_until_s: float = 600.0
+    faults_until_s: float = 450.0
     ends_s: float = 4000.0  # by then all must be settled
     fault_every_s: float = 150.0
     lost: float = 0.1
@@ -406,7 +406,7 @@ class Simulation:
 
     def settled(self) -> bool:
         """Whether waiting longer would show nothing new."""
-        return self.alive and self.now > self.odds.faults_until_s + 300 and self.verdict() == ""
+        return self.alive and self.now > self.odds.faults_until_s + 150 and self.verdict() == ""
 
     def verdict(self) -> str:
         """What is still wrong; "" = nothing."""
