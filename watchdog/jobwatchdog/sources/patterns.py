@@ -1,0 +1,87 @@
+"""Catalogues and their compiled database, the latter kept in the user's cache."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterable, Sequence
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from jobwatchdog import __version__
+from jobwatchdog.signals.catalogue import Catalogue, CatalogueError, Problem
+from jobwatchdog.signals.scanner import Scanner, compile_database, database_key
+
+
+def cache_dir() -> Path:
+    """Return where compiled patterns are kept."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jobwatchdog"
+
+
+def read_catalogues(paths: Iterable[Path]) -> list[tuple[str, str]]:
+    """Read a site's catalogues; CatalogueError names a file that cannot be read."""
+    found = []
+    for path in paths:
+        try:
+            found.append((str(path), path.read_text(encoding="utf-8")))
+        except (OSError, UnicodeDecodeError) as error:
+            raise CatalogueError([Problem(str(path), 1, f"cannot be read: {error}")]) from error
+    return found
+
+
+def plugin_catalogues() -> list[tuple[str, str]]:
+    """Return the catalogues of installed plugins: entry points `jobwatchdog.catalogues`, each a function
+    that returns (name, text). A plugin that raises is left out."""
+    found = []
+    for point in sorted(entry_points(group="jobwatchdog.catalogues"), key=lambda p: p.name):
+        try:
+            name, text = point.load()()
+        except Exception as error:  # a site's plugin must not take the watchdog down
+            found.append((f"plugin {point.name}", f"# left out: {type(error).__name__}\nversion: 1\nsignatures: []\n"))
+            continue
+        found.append((str(name), str(text)))
+    return found
+
+
+def load_scanner(texts: Sequence[tuple[str, str]], bundled: Sequence[tuple[str, str]]) -> Scanner:
+    """Return a scanner for the bundled and a site's catalogues; CatalogueError for a bad one.
+
+    The database comes from the cache where it can; a cache that cannot be read or written costs a second.
+    """
+    catalogue = Catalogue(
+        [*Catalogue.parse(bundled, check=False).signatures, *Catalogue.parse(texts, check=True).signatures]
+    )
+    return Scanner(catalogue, database=_database(catalogue))
+
+
+def _database(catalogue: Catalogue) -> bytes:
+    salt = hashlib.sha256(f"{__version__}{os.uname().machine}{_cpu()}".encode()).hexdigest()[:8]
+    path = cache_dir() / f"patterns-{database_key(catalogue)}-{salt}.db"
+    try:
+        return path.read_bytes()
+    except OSError:
+        pass
+    database = compile_database(catalogue)
+    _keep(path, database)
+    return database
+
+
+def _cpu() -> str:
+    # A database is compiled for the instructions of its processor; a home directory is shared by many kinds.
+    try:
+        with Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as info:
+            return next((line for line in info if line.startswith(("flags", "Features"))), "")
+    except OSError:
+        return ""
+
+
+def _keep(path: Path, database: bytes) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent)
+        with os.fdopen(handle, "wb") as out:
+            out.write(database)
+        Path(name).replace(path)
+    except OSError:
+        return
