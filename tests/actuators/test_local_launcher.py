@@ -193,3 +193,17 @@ def test_terminal_signals_do_not_reach_the_shim(tmp_path: Path) -> None:
         assert time.monotonic() < deadline
         time.sleep(0.02)
     assert json.loads((folder / "exit.json").read_text())["code"] == 0
+
+
+async def test_a_job_of_another_machine_is_neither_dead_nor_alive(launcher: LocalLauncher, tmp_path: Path) -> None:
+    """Home folders are shared between nodes; a process table is not."""
+    attempt = await launcher.start(toy(tmp_path, "import time; time.sleep(60)"), 0)
+    record = json.loads((attempt.folder / "start.json").read_text())
+    try:
+        away = record | {"boot": "another", "host": "node-2"}
+        (attempt.folder / "start.json").write_text(json.dumps(away))
+        assert launcher.state(JOB, 0).phase is AttemptPhase.UNSEEN
+        (attempt.folder / "start.json").write_text(json.dumps(record | {"boot": "another"}))
+        assert launcher.state(JOB, 0).phase is AttemptPhase.EXITED
+    finally:
+        (attempt.folder / "start.json").write_text(json.dumps(record))

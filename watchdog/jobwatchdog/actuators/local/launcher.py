@@ -141,6 +141,8 @@ class LocalLauncher:
         start = read_json(folder / "start.json")
         if start is None:
             return _unstarted(folder)
+        if _elsewhere(start):
+            return AttemptState(phase=AttemptPhase.UNSEEN, detail=f"it was started on {start['host']}")
         if start["boot"] != proctable.boot_id():
             return AttemptState(phase=AttemptPhase.EXITED, detail="the machine was started again since")
         if _alive(start):
@@ -248,10 +250,17 @@ def _alive(record: Mapping[str, object]) -> bool:
     return proc is not None and proc.ticks == record["ticks"] and proc.alive
 
 
+def _elsewhere(record: Mapping[str, object]) -> bool:
+    """Another boot on another host; a container that changed its name keeps the boot."""
+    return record["boot"] != proctable.boot_id() and record.get("host", os.uname().nodename) != os.uname().nodename
+
+
 def _claimant_alive(claim: Path) -> bool:
     record = read_json(claim)
     if record is None:
         return time.time() - claim.stat().st_mtime < START_WAIT_S  # between creation and its first bytes
+    if _elsewhere(record):
+        return True  # cannot be seen: never taken for dead
     return record["boot"] == proctable.boot_id() and _alive(record)
 
 

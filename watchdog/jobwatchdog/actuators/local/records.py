@@ -68,6 +68,7 @@ class AttemptPhase(StrEnum):
     ABANDONED = "abandoned"  # claimed, but its shim died before the command ran: nothing ever ran
     RUNNING = "running"
     EXITED = "exited"
+    UNSEEN = "unseen"  # on another machine that shares the state folder: neither running nor ended, as far as we know
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

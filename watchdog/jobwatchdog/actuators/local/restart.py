@@ -42,7 +42,10 @@ class RestartActuator(BaseActuator):
             return f"the job was ended by {who}: it stays ended"
         if (latest := control.latest_attempt()) != action.attempt:
             return f"attempt {latest} was started already; this restart was for attempt {action.attempt}"
-        if control.state(action.attempt).succeeded:
+        state = control.state(action.attempt)
+        if state.phase is AttemptPhase.UNSEEN:
+            return f"its state cannot be seen from here ({state.detail}): it may be running"
+        if state.succeeded:
             return "the job has finished successfully"
         return control.cannot_restart()
 

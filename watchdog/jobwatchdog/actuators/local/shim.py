@@ -192,12 +192,13 @@ def watch(folder: str, child: int, failure_r: int) -> int:
 
 
 def identity(pid: int) -> dict[str, object]:
-    """What names a process for good: pid, start ticks, and the boot in which both count."""
+    """What names a process for good: pid, start ticks, and the boot (of which machine) in which both count."""
     with open(f"/proc/{pid}/stat", "rb") as stat, open("/proc/sys/kernel/random/boot_id") as boot:
         return {
             "pid": pid,
             "ticks": int(stat.read().rpartition(b")")[2].split()[19]),
             "boot": boot.read().strip(),
+            "host": os.uname().nodename,
         }
 
 
