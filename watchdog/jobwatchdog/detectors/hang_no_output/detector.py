@@ -50,6 +50,7 @@ from jobwatchdog.model import (
 
 _WATCH_GAP_S = 15.0  # the watchdog itself saw nothing for this long while watching live: start counting afresh
 _LATE_S = 5.0  # a tick that comes this long after its time
+_EPSILON_S = 1e-3  # a tick at its due time is on time, whatever the rounding
 _CERTAIN = 0.95  # of a rank in state T, which needs no log to be believed
 _SURE = 0.8  # what a silence of twice its deadline is worth, whatever else is seen
 _QUIET_S = 3.0  # output within this time: the job talks, whatever its steps do
@@ -277,10 +278,10 @@ class HangDetector(BaseDetector):
             return []
         view = self._verdict(now_s)
         silence_s = now_s - since_s
-        if silence_s <= view.deadline_s or (self._lost and view.confidence < _CERTAIN):
+        if silence_s < view.deadline_s - _EPSILON_S or (self._lost and view.confidence < _CERTAIN):
             return []
         said = self._said
-        late = silence_s > 2 * view.deadline_s
+        late = silence_s >= 2 * view.deadline_s - _EPSILON_S
         named_now = said is not None and bool(view.suspects) and not said.suspects
         if said is not None and not named_now and (not late or self._said_confidence >= _SURE):
             return []
