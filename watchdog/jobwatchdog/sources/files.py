@@ -73,7 +73,7 @@ class LogFile:
                 unpacker = zstandard.ZstdDecompressor(max_window_size=1 << 31)
                 yield from _pieces(unpacker.stream_reader(stream, read_across_frames=True))
             elif head[:3] == b"BZh":
-                yield from _pieces(bz2.BZ2File(stream))  # noqa: SIM115 - its source is closed by us
+                yield from _pieces(bz2.BZ2File(stream))
             elif head[:6] == b"\xfd7zXZ\x00":
                 yield from _pieces(lzma.LZMAFile(stream))
             elif looks_binary(head):

@@ -1,0 +1,150 @@
+"""Rank processes of a running job: who they are, in which state, and where they write."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from jobwatchdog.model import JobId, Origin, ProcessSeen, ProcState
+
+_PROC: Final = Path("/proc")
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+_STATES: Final[Mapping[str, ProcState]] = {
+    "R": ProcState.RUNNING,
+    "S": ProcState.SLEEPING,
+    "I": ProcState.SLEEPING,
+    "D": ProcState.DISK_SLEEP,
+    "T": ProcState.STOPPED,
+    "t": ProcState.STOPPED,
+    "Z": ProcState.ZOMBIE,
+    "X": ProcState.GONE,
+}
+_RANK: Final = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
+_LOCAL: Final = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
+_WORLD: Final = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+_LOG_SUFFIXES: Final = (".log", ".out", ".err", ".txt")
+
+
+@dataclass(frozen=True, slots=True)
+class RankProcess:
+    """One rank's own process; `ticks` (start time) tells it from a later one of the same pid."""
+
+    rank: int
+    pid: int
+    ticks: int
+    local_rank: int | None
+    world_size: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Stat:
+    state: str
+    ppid: int
+    ticks: int
+    cpu_s: float
+
+
+def _stat(pid: int) -> _Stat | None:
+    try:
+        raw = (_PROC / str(pid) / "stat").read_bytes()
+    except OSError:
+        return None
+    part = raw.rpartition(b")")[2].split()
+    cpu = (int(part[11]) + int(part[12])) / _TICKS
+    return _Stat(part[0].decode(), int(part[1]), int(part[19]), cpu)
+
+
+def environment(pid: int) -> dict[str, str] | None:
+    """Return a process's environment; None where it cannot be read, which says nothing about the process."""
+    try:
+        raw = (_PROC / str(pid) / "environ").read_bytes()
+    except OSError:
+        return None
+    pairs = (entry.decode(errors="replace").partition("=") for entry in raw.split(b"\0") if b"=" in entry)
+    return {name: value for name, _, value in pairs}
+
+
+def _number(env: Mapping[str, str], names: Iterable[str]) -> int | None:
+    return next((int(env[name]) for name in names if env.get(name, "").isdigit()), None)
+
+
+def rank_processes(pids: Iterable[int]) -> list[RankProcess]:
+    """Return the processes that are ranks, by rank: a child of a rank inherits its RANK, and is a helper."""
+    found: dict[int, tuple[int | None, RankProcess]] = {}
+    for pid in sorted(set(pids)):
+        status, env = _stat(pid), environment(pid)
+        if status is None or not env:
+            continue
+        rank = _number(env, _RANK)
+        if rank is not None:
+            one = RankProcess(rank, pid, status.ticks, _number(env, _LOCAL), _number(env, _WORLD))
+            found[pid] = (status.ppid, one)
+    top = [
+        one
+        for ppid, one in found.values()
+        if ppid not in found or found[ppid][1].rank != one.rank  # its parent is the same rank: a loader, a compiler
+    ]
+    return sorted(top, key=lambda one: (one.rank, one.ticks, one.pid))
+
+
+def seen(process: RankProcess, job: JobId, now_s: float) -> ProcessSeen:
+    """Return the state of a rank's process now; GONE where its pid is free or belongs to another."""
+    status = _stat(process.pid)
+    origin = Origin(rank=process.rank, local_rank=process.local_rank, pid=process.pid)
+    if status is None or status.ticks != process.ticks:
+        return ProcessSeen(job=job, t_s=now_s, origin=origin, state=ProcState.GONE)
+    state = _STATES.get(status.state, ProcState.SLEEPING)
+    return ProcessSeen(job=job, t_s=now_s, origin=origin, state=state, cpu_s=status.cpu_s)
+
+
+def log_files(pids: Iterable[int]) -> list[str]:
+    """Return the files that processes write their output to: descriptors 1 and 2, and open logs by name."""
+    found: set[str] = set()
+    for pid in pids:
+        folder = _PROC / str(pid) / "fd"
+        try:
+            numbers = sorted(os.listdir(folder))  # noqa: PTH208 - names are all that is needed
+        except OSError:
+            continue
+        for number in numbers:
+            path = _written_file(folder / number, int(number) in (1, 2))
+            if path is not None:
+                found.add(path)
+    return sorted(found)
+
+
+def _written_file(fd: Path, is_output: bool) -> str | None:
+    try:
+        path = os.readlink(fd)  # noqa: PTH115 - as a string
+        if not path.startswith("/") or path.endswith(" (deleted)"):
+            return None
+        if not is_output and not path.endswith(_LOG_SUFFIXES):
+            return None
+        status = os.stat(path)  # noqa: PTH116
+        writable = os.lstat(fd).st_mode & stat.S_IWUSR
+    except OSError:
+        return None
+    return path if stat.S_ISREG(status.st_mode) and writable else None
+
+
+def pipe_readers(pids: Iterable[int]) -> list[int]:
+    """Return who reads the pipes that these processes write to, as `tee` behind `train | tee log`."""
+    pipes = {name for pid in pids for number in ("1", "2") if (name := _link(pid, number)).startswith("pipe:")}
+    if not pipes:
+        return []
+    readers = []
+    for entry in os.listdir(_PROC):  # noqa: PTH208
+        if entry.isdigit() and _link(int(entry), "0") in pipes:
+            readers.append(int(entry))
+    return sorted(readers)
+
+
+def _link(pid: int, number: str) -> str:
+    try:
+        return os.readlink(_PROC / str(pid) / "fd" / number)  # noqa: PTH115
+    except OSError:
+        return ""
