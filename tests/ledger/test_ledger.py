@@ -90,10 +90,11 @@ async def test_a_done_key_is_never_granted_again(ledger: Ledger) -> None:
     assert await ledger.pending() == []
 
 
-async def test_a_key_that_failed_for_sure_may_be_tried_again(ledger: Ledger) -> None:
-    """FAILED says that it did not happen; the next rung may need the same restart with other arguments."""
+@pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.SKIPPED])
+async def test_a_key_whose_act_did_not_happen_may_be_tried_again(ledger: Ledger, outcome: Outcome) -> None:
+    """Known not to have happened: the next rung, or a later fault, may need the same restart."""
     await ledger.intend(action())
-    await ledger.receipt(receipt(Outcome.FAILED))
+    await ledger.receipt(receipt(outcome))
     assert await ledger.intend(action(id="a2"))
     assert not await ledger.intend(action(id="a3"))
 

@@ -175,7 +175,7 @@ class Engine:
         runtime = self._runtime(event.job)
         self._planner.load_history(event.past)
         for past in event.past:
-            if past.outcome is not Outcome.FAILED:
+            if past.outcome not in (Outcome.FAILED, Outcome.SKIPPED):
                 runtime.spend(past.action.key)
         pending = [past for past in event.past if past.outcome in (None, Outcome.UNKNOWN)]
         if pending and runtime.run is None:

@@ -129,7 +129,7 @@ class Remedy:
             wait.due_s = None  # told; again only if the cause changes
             if self._rehearse and plan.mode is not Mode.OBSERVE and wait.plans == 0:
                 self._planner.plan_started(plan, now_s)
-            wait.plans += 1
+            wait.plans = 1
             return
         wait.plans += 1
         wait.due_s = None
@@ -213,8 +213,9 @@ class Remedy:
         if receipt.outcome is Outcome.UNKNOWN:
             return  # the shell looks into it and reports again, or the deadline calls a person
         run.in_flight, run.due_s = None, None
+        if receipt.outcome is not Outcome.DONE:
+            rt.keys.pop(action.key, None)  # it is known not to have happened: a later fault may need it
         if receipt.outcome is Outcome.FAILED and not self._may_fail(run, action):
-            rt.keys.pop(action.key, None)  # it is known not to have happened
             self._plan_failed(rt, run, f"{action.verb} failed: {receipt.detail}", now_s)
             return
         if action.verb is Verb.RESTART:

@@ -37,6 +37,8 @@ from jobwatchdog.model import (
 )
 from jobwatchdog.model.codec import dumps
 
+_DID_NOT_HAPPEN = frozenset({Outcome.FAILED.value, Outcome.SKIPPED.value})
+
 
 class Ledger(Reader):
     """A ledger that is also written. Take an epoch before the first write."""
@@ -124,8 +126,8 @@ class Ledger(Reader):
     ) -> bool:
         """Make the intent durable; True = it is yours to carry out, and only yours.
 
-        False if the key was given before, unless its last receipt says FAILED: then it is known not to
-        have happened, and may be tried again.
+        False if the key was given before, unless its last receipt says FAILED or SKIPPED: then it is known
+        not to have happened, and may be tried again.
         """
         row = {
             "action": action.id, "key": action.key, "job": action.job, "epoch": self._epoch, "policy": policy,
@@ -157,7 +159,7 @@ class Ledger(Reader):
         if last is None:
             return 0
         number, outcome = last
-        return int(number) + 1 if outcome == Outcome.FAILED.value else None
+        return int(number) + 1 if outcome in _DID_NOT_HAPPEN else None
 
     async def receipt(self, receipt: Receipt) -> bool:
         """Make a receipt durable. The first definite one counts; UNKNOWN may still become definite."""

@@ -69,7 +69,7 @@ story = Table(
     Index("story_by_job", "job", "seq"),
 )
 
-# What is about to be done. `try` counts from 0: a key is given again only after a receipt says FAILED.
+# What is about to be done. `try` counts from 0: a key is given again only after a receipt says that it did not happen.
 intents = Table(
     "intents",
     metadata,

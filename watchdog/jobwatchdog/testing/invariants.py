@@ -123,7 +123,7 @@ class Invariants:
             facts.in_flight = None
         if action.verb is Verb.RESTART and outcome in (Outcome.FAILED, Outcome.SKIPPED):
             facts.restarts_s = facts.restarts_s[:-1]  # it did not happen: nothing was spent
-        if outcome is Outcome.FAILED and self.keys.get(action.key) == id:
+        if outcome in (Outcome.FAILED, Outcome.SKIPPED) and self.keys.get(action.key) == id:
             del self.keys[action.key]
 
     # ---- decisions ------------------------------------------------------------------------------

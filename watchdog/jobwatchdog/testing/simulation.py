@@ -99,7 +99,7 @@ class _Book:
 
     def intend(self, action: Action, now_s: float) -> bool:
         same = [p for p in self.past.values() if p.action.key == action.key]
-        if action.id in self.past or any(p.outcome is not Outcome.FAILED for p in same):
+        if action.id in self.past or any(p.outcome not in (Outcome.FAILED, Outcome.SKIPPED) for p in same):
             return False
         plan, kind = self.plans[action.plan]
         self.past[action.id] = PastAction(
