@@ -44,6 +44,7 @@ from jobwatchdog.policy.model import Policy
 
 T = TypeVar("T")
 
+JOBS_MAX = 1000  # remembered; only jobs that ended are forgotten
 ROUNDS_MAX = 100  # of "something fell due" within one event; more means that a part asks for the past
 
 _ENDS = {JobPhase.CANCELLED: "its user cancelled it", JobPhase.SUCCEEDED: "it finished"}
@@ -202,7 +203,7 @@ class Engine:
     def _observe(self, runtime: JobRuntime, signal: Signal) -> None:
         if isinstance(signal, JobStateSeen) and signal.attempt < runtime.job.attempt:
             return  # the end of an attempt that was replaced
-        for detector in tuple(runtime.detectors):
+        for detector in runtime.listeners(signal):
             try:
                 found = detector.observe(signal, self._now)
             except Exception as error:
@@ -237,9 +238,8 @@ class Engine:
             return ()
 
     def _leave_out(self, runtime: JobRuntime, detector: Detector, error: Exception) -> None:
-        runtime.detectors.remove(detector)
         words = f"{type(error).__name__}: {error}"
-        runtime.broken[detector.id] = words
+        runtime.leave_out(detector, words)
         self._emit(DetectorFailed(now_s=self._now, job=runtime.job.id, detector=detector.id, error=words))
 
     # ---- incidents ------------------------------------------------------------------------------
@@ -305,8 +305,16 @@ class Engine:
     def _runtime(self, id: JobId) -> JobRuntime:
         """The job's runtime; one that nobody registered can only be watched."""
         if id not in self._jobs:
+            self._forget()
             self._jobs[id] = JobRuntime(Job(id=id, launcher="log"), list(self._detectors_for(id)))
         return self._jobs[id]
+
+    def _forget(self) -> None:
+        """Make room: of too many jobs, the one that ended longest ago."""
+        if len(self._jobs) >= JOBS_MAX:
+            ended = next((id for id, job in self._jobs.items() if job.stage is Stage.ENDED), None)
+            if ended is not None:
+                del self._jobs[ended]
 
     def _emit(self, decision: Decision) -> None:
         self._out.append(decision)

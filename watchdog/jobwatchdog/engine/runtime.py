@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+from jobwatchdog.detectors.base import SignatureDetector
 from jobwatchdog.engine.lifecycle import ALLOWED, Stage
 from jobwatchdog.engine.ports import Detector
 from jobwatchdog.incidents import InvalidTransition
@@ -16,10 +17,12 @@ from jobwatchdog.model import (
     JobPhase,
     Json,
     Kind,
+    LogMatch,
     Mode,
     PastAction,
     Plan,
     RestartHelps,
+    Signal,
     StepReport,
     Suspects,
     Verb,
@@ -110,6 +113,22 @@ class JobRuntime:
     keys: dict[str, None] = field(default_factory=dict)  # ordered, and not known to have failed
     broken: dict[str, str] = field(default_factory=dict)
     story: deque[str] = field(default_factory=lambda: deque(maxlen=STORY_LINES_MAX))
+    _listeners: dict[object, tuple[Detector, ...]] = field(default_factory=dict)
+
+    def listeners(self, signal: Signal) -> tuple[Detector, ...]:
+        """The detectors that this signal may concern: one that only reads lines of its kind gets only those."""
+        key = (LogMatch, signal.kind) if isinstance(signal, LogMatch) else type(signal)
+        found = self._listeners.get(key)
+        if found is None:
+            found = tuple(one for one in self.detectors if _may_concern(one, signal))
+            self._listeners[key] = found
+        return found
+
+    def leave_out(self, detector: Detector, words: str) -> None:
+        """A detector that raised is asked no more."""
+        self.detectors.remove(detector)
+        self.broken[detector.id] = words
+        self._listeners.clear()
 
     def move(self, to: Stage, now_s: float, why: str) -> None:
         """Change the stage, or say how we came to want what the table forbids."""
@@ -141,6 +160,12 @@ class JobRuntime:
             "waiting": [str(i) for i in sorted(self.waits)],
             "broken_detectors": {name: self.broken[name] for name in sorted(self.broken)},
         }
+
+
+def _may_concern(detector: Detector, signal: Signal) -> bool:
+    if not isinstance(detector, SignatureDetector) or type(detector).observe is not SignatureDetector.observe:
+        return True
+    return isinstance(signal, LogMatch) and signal.kind is detector.kind
 
 
 def _run_snapshot(run: PlanRun) -> dict[str, Json]:

@@ -8,6 +8,8 @@ from jobwatchdog.engine.ports import Change, Tracker
 from jobwatchdog.engine.runtime import JobRuntime
 from jobwatchdog.model import Check, Decision, IncidentId, IncidentState, PlanRefused
 
+REFUSALS_MAX = 10_000  # remembered a job, not to be said twice
+
 
 class Voice:
     """Emits decisions for one engine."""
@@ -25,6 +27,8 @@ class Voice:
         """Say why not, once a reason: numbers in the words may differ, the failing guards count."""
         reason = f"{policy}|{'|'.join(sorted({check.name for check in checks if not check.passed}))}"
         if (incident, reason) not in rt.refused:
+            if len(rt.refused) >= REFUSALS_MAX:
+                rt.refused.clear()
             rt.refused.add((incident, reason))
             self.emit(PlanRefused(now_s=now_s, incident=incident, policy=policy, checks=checks))
 
