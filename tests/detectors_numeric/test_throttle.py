@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,8 @@ def feed(samples: list[GpuSample], into: list[Detector] | None = None) -> list[F
 
 
 def sample(t_s: float | None, reasons: int | None, gpu: str = "0000:c5:00.0", **values: float) -> GpuSample:
-    return GpuSample(gpu=gpu, reasons=reasons, t_s=t_s, origin=Origin(node="node-3"), **values)
+    bare = GpuSample(gpu=gpu, reasons=reasons, t_s=t_s, origin=Origin(node="node-3"))
+    return replace(bare, **values)  # type: ignore[arg-type]  # the keywords of the tests are its float fields
 
 
 @pytest.mark.parametrize(

@@ -307,6 +307,7 @@ class HangDetector(BaseDetector):
             restart_helps=RestartHelps.NO if shutdown else RestartHelps.YES if confidence >= _CERTAIN else None,
             onset_s=now_s - silence_s,
             onset_step=self._step,
+            confirmed=self._processes.known(),
             measures={"duration_s": silence_s, "deadline_s": view.deadline_s, "p99_step_s": p99_s},
             summary=text,
         )

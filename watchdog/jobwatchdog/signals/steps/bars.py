@@ -12,14 +12,15 @@ from typing import Final
 from jobwatchdog.model import Phase, PhaseChanged, Signal, StepReport
 from jobwatchdog.signals.steps.common import NUMBER, TEXT_MAX, StepState, number, with_loss_memory
 
-BAR_TRIGGERS: Final = (r"\d/\d+ \[[0-9:]+<",)
+BAR_TRIGGERS: Final = (r"(?:it|step|batch)/s[,\]]", r"s/(?:it|step|batch)[,\]]")
 DICT_TRIGGERS: Final = (r"\{'(?:loss|train_runtime|grad_norm)': ",)
 
 _BAR: Final = re.compile(
-    r"(?:(?P<desc>[A-Za-z][^|\n]{0,60}?):? +)?(?:\d+%)?\|[^|]*\| *(?P<n>\d+)/(?P<total>\d+) "
-    r"\[[\d:]+<[\d:?]+(?:, *(?:(?P<rate>[\d.]+)(?P<unit>(?:it|step|batch)/s|s/(?:it|step|batch))|[^\],=]*/[^\],=]*))?"
+    r"\| *(?P<n>\d+)/(?P<total>\d+) \[[\d:]+<[\d:?]+"
+    r"(?:, *(?:(?P<rate>[\d.]+)(?P<unit>(?:it|step|batch)/s|s/(?:it|step|batch))|[^\],=]*/[^\],=]*))?"
     r"(?:, *(?P<post>[^\]]*))?\]"
 )
+_DESC: Final = re.compile(r"([A-Za-z][^|:\[\]]{0,60}?(?:\[?\d+/\d+\]?)?):? *(?:\d+%)?$")
 _EPOCH: Final = re.compile(r"Epoch:? *\[?(\d+)")
 _POST_LOSS: Final = re.compile(
     rf"(?:^|[ ,_/])(?:train_|train/|reduced_train_)?(?:[A-Za-z]+_)*[Ll]oss[=:] *({NUMBER})(?![\w.])"
@@ -40,13 +41,13 @@ def parse_bar(line: str, state: StepState) -> list[Signal]:
     if not bars:
         return []
     bar = bars[-1]
-    desc, post = bar.group("desc") or "", bar.group("post") or ""
+    desc, post = _description(line, bar), bar.group("post") or ""
     if _NOT_TRAINING.search(desc) or ("val_loss=" in post and "train" not in post and " loss=" not in f" {post}"):
         return []
     step, total = int(bar.group("n")), int(bar.group("total"))
     loss = _POST_LOSS.search(post)
     if loss is None:
-        return _silent_bar(line, step, total, bar, state, named_step="Steps" in desc)
+        return _silent_bar(line, desc, bar, state)
     epoch = _EPOCH.search(desc)
     said = _POST_STEP.search(post)
     if said is not None:
@@ -66,19 +67,21 @@ def parse_bar(line: str, state: StepState) -> list[Signal]:
     ]  # fmt: skip
 
 
-def _silent_bar(
-    line: str, step: int, total: int, bar: re.Match[str], state: StepState, *, named_step: bool
-) -> list[Signal]:
+def _description(line: str, bar: re.Match[str]) -> str:
+    """The words before the bar's own left edge; "" for a bar without any."""
+    edge = line.rfind("|", 0, bar.start())
+    found = _DESC.search(line[max(0, edge - 80) : edge].rstrip()) if edge > 0 else None
+    return found.group(1) if found is not None else ""
+
+
+def _silent_bar(line: str, desc: str, bar: re.Match[str], state: StepState) -> list[Signal]:
     """A bar without a loss: the step of the dict lines that follow, a report only when known to be the Trainer's."""
-    if (
-        bar.group("desc")
-        and not named_step
-        and not bar.group("desc").startswith(("Epoch", "Training", "train", "Train"))
-    ):
+    if desc and not desc.startswith(("Epoch", "Training", "train", "Train", "Steps")):
         return []
+    step, total = int(bar.group("n")), int(bar.group("total"))
     fresh = state.bar_step != step or state.bar_total != total
     state.bar_step, state.bar_total = step, total
-    if fresh and (named_step or state.trainer_total == total) and step > 0:
+    if fresh and (desc == "Steps" or state.trainer_total == total) and step > 0:
         state.last_step = step
         return [StepReport(framework="bar", step=step, total=total, step_time_s=_seconds(bar), text=line[:TEXT_MAX])]
     return []

@@ -41,7 +41,7 @@ class Generic:
         self._specific = specific
 
     def __call__(self, line: str, state: StepState) -> list[Signal]:
-        if len(line) > 4_000 or _NOT_TRAINING.search(line) or self._specific.search(line):
+        if len(line) > 4_000 or ":::MLLOG" in line or _NOT_TRAINING.search(line) or self._specific.search(line):
             return []
         place = _EPOCH_STEP.search(line) or _STEP.search(line)
         loss = _LOSS.search(line)

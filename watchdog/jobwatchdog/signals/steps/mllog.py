@@ -9,7 +9,8 @@ from jobwatchdog.model import Phase, PhaseChanged, Signal, StepReport
 from jobwatchdog.signals.steps.common import TEXT_MAX, StepState
 
 TRIGGERS: Final = (
-    r':::MLLOG .*"key": "(?:train_loss|tracked_stats|eval_start|eval_stop|run_start|run_stop|epoch_start)"',
+    r':::MLLOG .*"key": "(?:train_loss|eval_start|eval_stop|run_start|run_stop|epoch_start)"',
+    r':::MLLOG .*"tracked_stats", "value": \{"(?:train_|loss)',
 )
 
 _STEP_KEYS: Final = ("step", "step_num", "iteration", "samples_count")
@@ -41,9 +42,9 @@ def parse(line: str, state: StepState) -> list[Signal]:
         return [PhaseChanged(phase=phase, begin=begin, step=step, text=line[start : start + TEXT_MAX], t_s=t_s)]
     if step is None:
         return []
-    if key == "tracked_stats" and not (isinstance(value, dict) and "train_step_time" in value):
-        return []
     loss, step_time = _numbers(value)
+    if loss is None and step_time is None:
+        return []
     state.last_step = step
     return [
         StepReport(
