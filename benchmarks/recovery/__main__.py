@@ -49,6 +49,7 @@ class Run:
     resumed_step: int | None = None
     cold_s: float | None = None
     load: float = 0.0
+    watched_until: float = 0.0  # what the launcher says after this is about our own ending of the run
     lines: list[tuple[float, str]] = field(default_factory=list, repr=False)
 
 
@@ -78,6 +79,7 @@ def run_once(launcher: str, fault: str, steps: int, cap_s: float, keep: Path | N
         reader = threading.Thread(target=_read, args=(process, run), daemon=True)
         reader.start()
         _watch(process, run, folder / "ckpt", cap_s)
+        run.watched_until = time.time()
         _end(process, folder)
         reader.join(10)
     _measure(run, folder, begun)
@@ -171,7 +173,8 @@ def _detect(run: Run, folder: Path, fault_s: float) -> float | None:
     if ledger.exists():
         return asyncio.run(_first_incident(ledger, fault_s))
     signs = ("Sending process", "failed (exitcode", "Closing signal", "exitcode:")
-    return next((at - fault_s for at, line in run.lines if at > fault_s and any(s in line for s in signs)), None)
+    said = (at for at, line in run.lines if fault_s < at < run.watched_until and any(sign in line for sign in signs))
+    return next((at - fault_s for at in said), None)
 
 
 async def _first_incident(ledger: Path, fault_s: float) -> float | None:
