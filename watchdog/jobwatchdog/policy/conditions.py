@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -12,6 +12,8 @@ from typing import Any
 from cel_expr_python import cel
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
+
+from jobwatchdog.model import CauseClass, Kind, RestartHelps
 
 _T = cel.Type
 
@@ -34,6 +36,8 @@ VARIABLES: dict[str, tuple[Any, str]] = {
     "incident.temp_c": (_T.DOUBLE, "temperature, where measured"),
     "incident.silence_s": (_T.DOUBLE, "seconds without a sign of progress, where measured"),
     "incident.loss": (_T.DOUBLE, "loss at the fault, where known"),
+    "incident.measures": (_T.Map(_T.STRING, _T.DOUBLE), "every number that the detector measured, by name"),
+    "incident.summary": (_T.STRING, "the incident in a sentence"),
     "job.id": (_T.STRING, "the job's id"),
     "job.name": (_T.STRING, "the job's name"),
     "job.user": (_T.STRING, "its owner"),
@@ -43,16 +47,34 @@ VARIABLES: dict[str, tuple[Any, str]] = {
     "job.labels": (_T.Map(_T.STRING, _T.STRING), "the job's labels"),
 }
 
-_ERROR = re.compile(r"ERROR: <input>:(\d+):(\d+): (.*)")
+_ERROR = re.compile(r"^(?:INVALID_ARGUMENT: )?ERROR: <input>:(\d+):(\d+): (.*)$", re.MULTILINE)
 _WORD = re.compile(r"undeclared reference to '([^']+)'")
+_OVERLOAD = re.compile(r"found no matching overload for '([^']+)' applied to '\((.*)\)'")
+_EQUALS = re.compile(r"""(incident\.\w+)\s*[!=]=\s*(["'])(.*?)\2""")
+_WORDS = {
+    "incident.kind": tuple(kind.value for kind in Kind),
+    "incident.cause_class": tuple(cause.value for cause in CauseClass),
+    "incident.restart_helps": tuple(helps.value for helps in RestartHelps),
+}
+_TYPE_NAMES = {"int": "a whole number", "double": "a fraction", "string": "a text", "bool": "true or false"}
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing wrong with an expression; line and column count from 1 within it."""
+
+    line: int
+    column: int
+    message: str
+    suggestion: str = ""
 
 
 class ConditionError(ValueError):
-    """An expression was refused; `column` counts from 1 within it."""
+    """An expression was refused, for all the reasons in `faults`."""
 
-    def __init__(self, message: str, line: int, column: int) -> None:
-        self.line, self.column = line, column
-        super().__init__(message)
+    def __init__(self, faults: Sequence[Fault]) -> None:
+        self.faults = tuple(faults)
+        super().__init__("; ".join(fault.message for fault in faults))
 
 
 @lru_cache(maxsize=1)
@@ -76,11 +98,19 @@ class Condition:
         try:
             self._compiled = _environment().compile(text)
         except RuntimeError as error:
-            raise _refused(text, str(error)) from None
+            raise ConditionError(_refused(text, str(error))) from None
         kind = self._compiled.return_type().name()
         if kind != "BOOL":
-            raise ConditionError(f"a condition must be true or false, this is {kind.lower()}: {text}", 1, 1)
+            said = _TYPE_NAMES.get(kind.lower(), kind.lower())
+            raise ConditionError([Fault(1, 1, f"a condition must be true or false, this is {said}")])
+        if faults := _unknown_words(text):
+            raise ConditionError(faults)
         self.names = tuple(name for name in VARIABLES if re.search(rf"(?<![\w.]){re.escape(name)}(?![\w])", text))
+
+    @property
+    def constant(self) -> bool | None:
+        """Its value where that does not depend on any fact."""
+        return self.ask({}).value
 
     def __repr__(self) -> str:
         return f"Condition({self.text!r})"
@@ -111,7 +141,7 @@ class Condition:
             if isinstance(value, Condition):
                 return value
             if not isinstance(value, str):
-                raise ValueError(f"a condition is a text, found {value!r}")
+                raise ValueError(f"a condition is a text in CEL, found {value!r}")
             return cls(value)
 
         return core_schema.no_info_plain_validator_function(
@@ -130,18 +160,62 @@ def _show(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else repr(value) if isinstance(value, str) else str(value)
 
 
-def _refused(text: str, error: str) -> ConditionError:
-    match = _ERROR.search(error)
-    if not match:
-        return ConditionError(f"bad condition {text!r}: {error}", 1, 1)
-    message = match[3].removesuffix(" (in container '')")
+def _refused(text: str, error: str) -> list[Fault]:
+    found = [_fault(text, int(line), int(column), words) for line, column, words in _ERROR.findall(error)]
+    # One slip of the pen gives several complaints of the parser; the first one points at it.
+    syntax = next((fault for fault in found if fault.message.startswith("syntax")), None)
+    return [syntax] if syntax else found or [Fault(1, 1, f"bad condition: {error.splitlines()[0]}")]
+
+
+def _fault(text: str, line: int, column: int, words: str) -> Fault:
+    message = words.removesuffix(" (in container '')")
     if word := _WORD.search(message):
-        near = difflib.get_close_matches(word[1], VARIABLES, 1)
-        message = f"unknown name {word[1]!r}" + (f"; did you mean {near[0]}?" if near else _known(word[1]))
-    elif "(double, int)" in message or "(int, double)" in message:
-        message += "; write a decimal point: 300.0, not 300, beside a fraction"
-    return ConditionError(message, int(match[1]), int(match[2]) + 0)
+        row = text.split("\n")[line - 1]
+        start = row.rfind(word[1], 0, column - 1 + len(word[1]))
+        column = start + 1 if start >= 0 else column
+        if row[column - 1 + len(word[1]) :].lstrip().startswith("("):
+            return Fault(line, column, f"unknown function `{word[1]}`")
+        return Fault(line, column, f"unknown name `{word[1]}`", _near(word[1]))
+    if overload := _OVERLOAD.search(message):
+        return _no_overload(line, column, overload[1], overload[2])
+    if message.startswith("Syntax error: "):
+        rest = message.removeprefix("Syntax error: ").partition(" expecting ")[0]
+        row = text.split("\n")[line - 1]
+        single = row[column - 1 : column] == "=" and "=" not in row[column : column + 1]
+        return Fault(line, column, f"syntax: {rest}", "compare with `==`" if single else "")
+    return Fault(line, column, message)
 
 
-def _known(word: str) -> str:
-    return f"; known: {', '.join(sorted(VARIABLES))}" if "." in word else "; names begin with incident. or job."
+def _no_overload(line: int, column: int, function: str, types: str) -> Fault:
+    kinds = [part.strip() for part in types.split(",")]
+    names = [_TYPE_NAMES.get(kind, kind) for kind in kinds]
+    operator = function.strip("_@")
+    if len(kinds) != 2 or function == operator:
+        return Fault(line, column, f"`{operator}` does not take {' and '.join(names)}")
+    hint = "write a decimal point: 300.0, not 300" if set(kinds) == {"int", "double"} else ""
+    if set(kinds) == {"bool"} and operator in ("&&", "||"):
+        hint = ""
+    return Fault(line, column, f"`{operator}` between {names[0]} and {names[1]}", hint)
+
+
+def _near(word: str) -> str:
+    near = difflib.get_close_matches(word, VARIABLES, 1)
+    if near:
+        return f"did you mean `{near[0]}`?"
+    head = word.partition(".")[0]
+    known = sorted(name for name in VARIABLES if name.startswith(f"{head}."))
+    return f"known: {', '.join(known)}" if known else "names begin with `incident.` or `job.`"
+
+
+def _unknown_words(text: str) -> list[Fault]:
+    """A text that is compared with a word of ours and is none of them would never be equal."""
+    found = []
+    for match in _EQUALS.finditer(text):
+        allowed = _WORDS.get(match[1])
+        if allowed is not None and match[3] not in allowed:
+            near = difflib.get_close_matches(match[3], allowed, 1)
+            hint = f"did you mean `{near[0]}`?" if near else f"allowed: {', '.join(allowed[:6])}"
+            before = text[: match.start(3)]
+            line, column = before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1
+            found.append(Fault(line, column, f"`{match[1]}` is never {match[3]!r}", hint))
+    return found

@@ -6,6 +6,7 @@ from typing import Any
 
 from jobwatchdog.model import Check, Incident, Job
 from jobwatchdog.policy.conditions import Condition
+from jobwatchdog.policy.durations import format_duration
 from jobwatchdog.policy.model import Policy, Rule
 
 
@@ -32,6 +33,8 @@ def facts(incident: Incident, job: Job, now_s: float) -> dict[str, Any]:
         "incident.temp_c": _float(measures.get("temp_c")),
         "incident.silence_s": _float(measures.get("silence_s")),
         "incident.loss": _float(measures.get("loss")),
+        "incident.measures": {name: float(value) for name, value in sorted(measures.items())},
+        "incident.summary": incident.summary,
         "job.id": str(job.id),
         "job.name": job.name,
         "job.user": job.user,
@@ -64,9 +67,13 @@ def match_rule(rule: Rule, incident: Incident, job: Job, now_s: float) -> Check:
     name = f"rule {rule.name}"
     if incident.kind not in rule.on:
         return Check(name=name, passed=False, because=f"{incident.kind} is not among {', '.join(rule.on)}")
+    values = facts(incident, job, now_s)
+    if rule.for_ is not None and values["incident.duration_s"] < rule.for_:
+        lasted = f"lasts {format_duration(round(values['incident.duration_s']))}, {format_duration(rule.for_)} wanted"
+        return Check(name=name, passed=False, because=lasted)
     if rule.when is None:
         return Check(name=name, passed=True, because=f"on {incident.kind}")
-    return _ask(name, rule.when, facts(incident, job, now_s))
+    return _ask(name, rule.when, values)
 
 
 def matching_rules(policy: Policy, incident: Incident, job: Job, now_s: float) -> list[tuple[Rule, tuple[Check, ...]]]:

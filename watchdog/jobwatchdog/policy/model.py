@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
 from jobwatchdog.model import Json, Kind, Mode, Verb
 from jobwatchdog.policy.conditions import Condition
-from jobwatchdog.policy.durations import Duration
+from jobwatchdog.policy.durations import Duration, format_duration
+
+CHANGES_THE_RUN = frozenset({"nccl", "allocator", "env", "skip_data", "exclude_nodes"})
+START_FROM = ("last_good_checkpoint", "latest", "scratch")
 
 
 class _Strict(BaseModel):
@@ -49,6 +53,15 @@ class Restart(_Strict):
     grace: Duration | None = Field(
         None, serialization_alias="grace_s", description="between SIGTERM and SIGKILL, default 10s"
     )
+
+    @field_validator("from_")
+    @classmethod
+    def _known_start(cls, value: str) -> str:
+        if value not in START_FROM and "/" not in value:
+            near = difflib.get_close_matches(value, START_FROM, 1)
+            words = f"; did you mean {near[0]}?" if near else f"; write {', '.join(START_FROM)}, or a path with a slash"
+            raise ValueError(f"{value!r} is no place to start from{words}")
+        return value
 
 
 class Nodes(_Strict):
@@ -129,6 +142,11 @@ class Step(_Strict):
         """The action's name."""
         return Verb(next(iter(self.model_fields_set)))
 
+    @property
+    def changes_the_run(self) -> bool:
+        """Whether the next attempt will differ, so that the same failure need not come again."""
+        return self.restart is not None and bool(CHANGES_THE_RUN & set(self.args()))
+
     def args(self) -> dict[str, Json]:
         """The action's arguments as plain JSON, without those left out."""
         part: BaseModel = getattr(self, self.verb.value)
@@ -158,6 +176,7 @@ class Rule(_Strict):
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
     on: list[Kind] = Field(min_length=1)
     when: Condition | None = None
+    for_: Duration | None = Field(None, alias="for", description="only when the fault lasts this long already")
     ladder: list[Rung] = Field(min_length=1)
     reset_after: Duration = 86_400.0
     verify: VerifySpec | None = None
@@ -175,6 +194,11 @@ class Budget(_Strict):
 
     max: int = Field(ge=0)
     per: Duration
+
+    @property
+    def words(self) -> str:
+        """In words: `4 within 6h`."""
+        return f"{self.max} within {format_duration(self.per)}"
 
 
 class DrainBudget(Budget):
@@ -199,7 +223,7 @@ class Guardrails(_Strict):
     stale_after: Duration = 600.0
     protect_nodes: list[str] = Field(default_factory=list)
     approval: list[Verb] = Field(default_factory=list)
-    min_confidence: float = Field(0.5, ge=0, le=1, description="below this nothing destructive is done")
+    min_confidence: float = Field(0.5, ge=0.5, le=1, description="below this nothing destructive is done")
 
 
 class Target(_Strict):
@@ -240,6 +264,11 @@ class Policy(_Strict):
     metadata: Metadata
     spec: Spec
     _file: str = PrivateAttr(default="")
+
+    @property
+    def file(self) -> str:
+        """Where it was read from."""
+        return self._file
 
     @property
     def name(self) -> str:
