@@ -88,9 +88,12 @@ class History:
         return sorted(found)
 
     def rungs(self, policy: str, rule: str, job: JobId, kind: Kind, since_s: float) -> list[PlanPast]:
-        """Plans of one rule for one cause on one job."""
-        key = (policy, rule, job, kind)
-        return [p for p in self.plans.values() if (p.policy, p.rule, p.job, p.kind) == key and p.started_s >= since_s]
+        """Plans of one rule for one cause on one job; and those that just failed one after the other, whatever
+        their cause: what a failed remedy left behind (a restart that hangs) goes on with the next rung."""
+        key = (policy, rule, job)
+        plans = [p for p in self.plans.values() if (p.policy, p.rule, p.job) == key and p.started_s >= since_s]
+        passed = next((i for i in range(len(plans), 0, -1) if not plans[i - 1].failed), 0)
+        return [p for i, p in enumerate(plans) if p.kind is kind or i >= passed]
 
     def _counted(self, verb: Verb, since_s: float) -> list[PastAction]:
         dead = (Outcome.FAILED, Outcome.SKIPPED)
