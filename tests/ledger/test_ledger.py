@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sqlite3
 from collections.abc import AsyncIterator
@@ -200,6 +201,28 @@ async def test_a_damaged_file_is_named_with_what_to_do(tmp_path: Path) -> None:
     file.write_bytes(b"this is no database at all, but long enough to be read as one" * 100)
     with pytest.raises(LedgerError, match=r"ledger\.db.*not a database.*move the file"):
         await Ledger.open(str(file))
+
+
+async def test_a_file_damaged_inside_is_named_with_what_to_do(url: str) -> None:
+    """The header is good, the pages are not."""
+    async with await Ledger.open(url) as ledger:
+        await ledger.take_epoch("test")
+        await ledger.record([Tick(now_s=float(i)) for i in range(500)])
+    file = Path(url.removeprefix("sqlite:///"))
+    data = bytearray(file.read_bytes())
+    data[4096:] = b"\x5a" * (len(data) - 4096)
+    file.write_bytes(bytes(data))
+    with pytest.raises(LedgerError, match=r"ledger\.db.*move the file"):
+        async with await Ledger.open(url) as ledger:
+            await ledger.story()
+
+
+async def test_many_tasks_share_one_ledger(ledger: Ledger) -> None:
+    """Forty at once, ten keys: ten are granted, and no task sees a lock."""
+    wishes = [ledger.intend(action(f"k{i % 10}", f"a{i}")) for i in range(40)]
+    granted = await asyncio.gather(*wishes)
+    assert sum(granted) == 10
+    assert len(await ledger.pending()) == 10
 
 
 async def test_a_locked_file_is_named_with_what_to_do(
