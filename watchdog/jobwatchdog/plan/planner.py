@@ -24,16 +24,14 @@ from jobwatchdog.model import (
     PlanMade,
     PlanRefused,
     Receipt,
+    RestartHelps,
     Verb,
     Verify,
 )
 from jobwatchdog.plan.budgets import History
 from jobwatchdog.policy.durations import format_duration
 from jobwatchdog.policy.match import match_rule, selects
-from jobwatchdog.policy.model import Policy, Rule, Rung, Step
-
-# These change what the next attempt does, so the same failure at the same step need not come again.
-_CHANGES_THE_RUN = frozenset({"nccl", "allocator", "env", "skip_data", "exclude_nodes"})
+from jobwatchdog.policy.model import CHANGES_THE_RUN, Policy, Rule, Rung, Step
 
 
 @dataclass(slots=True)
@@ -179,10 +177,17 @@ class Planner:
         place = (str(number), incident.id, str(job.attempt), str(incident.revision), str(before))
         plan_id = PlanId(_digest(policy.name, rule.name, *place))
         actions: list[Action] = []
+        dropped: list[Verb] = []
         for index, step in enumerate(rung.do):
             args = _resolved(step, policy, incident, draft)
             if args is None:
-                return None
+                dropped.append(step.verb)
+                continue
+            if _useless(step.verb, args, dropped, incident):
+                dropped.append(step.verb)
+                words = "without the drain it would run on the same machines, where it does not help"
+                draft.ask("note restart", True, f"left out: {words}")
+                continue
             actions.append(
                 Action(
                     id=ActionId(f"{plan_id}.{index + 1}"),
@@ -196,7 +201,11 @@ class Planner:
                     not_after_s=now_s + policy.spec.guardrails.stale_after,
                 )
             )
-        verify = rung.verify or rule.verify
+        if not actions:
+            draft.ask("guardrail nothing left", False, f"left out: {', '.join(dropped)}; see the notes")
+            return None
+        # New steps prove nothing where the restart was left out: the job was not ended.
+        verify = None if Verb.RESTART in dropped else rung.verify or rule.verify
         return Plan(
             id=plan_id,
             incident=incident.id,
@@ -260,22 +269,28 @@ def _resolved(step: Step, policy: Policy, incident: Incident, draft: _Draft) -> 
         kept = [node for node in named if not any(fnmatchcase(node, glob) for glob in globs)]
         if len(kept) < len(named):
             protected = ", ".join(sorted(set(named) - set(kept)))
-            draft.ask(
-                "guardrail protect_nodes" if not kept else "note protect_nodes", bool(kept), f"protected: {protected}"
-            )
+            draft.ask("note protect_nodes", bool(kept), f"never drained: {protected}")
         if not named:
-            draft.ask(f"suspects of {step.verb}", False, "no node is known to be at fault; nothing is guessed")
+            words = "left out: no node is known to be at fault; nothing is guessed"
+            draft.ask(f"note {step.verb}", False, words)
         if not kept:
             return None
         args["nodes"] = list[Json](kept)
     if step.signal is not None:
         ranks: list[Json] | None = list(incident.suspects.ranks) if args["ranks"] == "suspects" else None
         if ranks is not None and not ranks:
-            draft.ask("suspects of signal", False, "no rank is known to be at fault; nothing is guessed")
+            draft.ask("note signal", False, "left out: no rank is known to be at fault; nothing is guessed")
             return None
         if ranks is not None:
             args["ranks"] = ranks
     return args
+
+
+def _useless(verb: Verb, args: dict[str, Json], dropped: list[Verb], incident: Incident) -> bool:
+    """A restart that was to follow a drain which names no node, for a fault that only other machines cure."""
+    if verb is not Verb.RESTART or Verb.DRAIN not in dropped or incident.restart_helps is not RestartHelps.NO:
+        return False
+    return not any(args.get(name) for name in CHANGES_THE_RUN)
 
 
 def _list(value: Json) -> list[Json]:
@@ -283,7 +298,7 @@ def _list(value: Json) -> list[Json]:
 
 
 def _plain_restart(step: Step) -> bool:
-    return step.restart is not None and not (_CHANGES_THE_RUN & set(step.args()))
+    return step.restart is not None and not step.changes_the_run
 
 
 def _mode(policy: Policy, rung: Rung) -> Mode:
