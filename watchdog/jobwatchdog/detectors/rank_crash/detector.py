@@ -31,6 +31,8 @@ from jobwatchdog.model import (
     Finding,
     Job,
     JobId,
+    JobPhase,
+    JobStateSeen,
     Kind,
     LogMatch,
     ProcessSeen,
@@ -54,17 +56,21 @@ class RankCrashDetector(SignatureDetector):
         super().__init__(job, thresholds)
         self._attempt = 0
         self._dead: set[int] = set()
+        self._gone: list[tuple[float, int]] = []  # (when, rank): ended, how is not known
 
     def job_changed(self, job: Job) -> None:
         """A new attempt has new processes."""
         if job.attempt != self._attempt:
             self._attempt = job.attempt
             self._dead.clear()
+            self._gone.clear()
 
     def observe(self, signal: Signal, now_s: float) -> list[Finding]:
         """Take lines and process states."""
         if isinstance(signal, ProcessSeen):
             return self._process(signal, now_s)
+        if isinstance(signal, JobStateSeen):
+            return self._job(signal, now_s)
         return super().observe(signal, now_s)
 
     def matched(self, match: LogMatch, now_s: float) -> list[Finding]:
@@ -83,6 +89,8 @@ class RankCrashDetector(SignatureDetector):
         if seen.state not in (ProcState.GONE, ProcState.ZOMBIE) or seen.origin.rank is None:
             return []
         rank = seen.origin.rank
+        if seen.state is ProcState.GONE and all(rank != known for _, known in self._gone):
+            self._gone.append((seen.t_s if seen.t_s is not None else now_s, rank))
         killed = seen.exit_signal is not None and seen.exit_signal not in (_SIGTERM, _SIGINT)
         failed = seen.exit_code is not None and seen.exit_code != 0
         if rank in self._dead or not (killed or failed):
@@ -106,6 +114,37 @@ class RankCrashDetector(SignatureDetector):
                 summary=f"rank {rank} ended by {how}",
             )
         ]
+
+    def _job(self, seen: JobStateSeen, now_s: float) -> list[Finding]:
+        """The launcher ended as a process ends that a signal ended (128 + number, as a shell says it)."""
+        number = seen.exit_signal
+        if number is None and seen.exit_code is not None and 128 < seen.exit_code < 160:
+            number = seen.exit_code - 128
+        if seen.state is not JobPhase.FAILED or number is None or number in (_SIGTERM, _SIGINT):
+            return []
+        at = seen.t_s if seen.t_s is not None else now_s
+        return [
+            Finding(
+                kind=Kind.RANK_CRASH,
+                job=self.job,
+                detector=self.id,
+                role=Role.CAUSE,
+                confidence=0.9,
+                suspects=self._first_gone(),
+                evidence=(Evidence(f"attempt {seen.attempt} ended by signal {number}", t_s=at),),
+                onset_s=at,
+                confirmed=True,
+                summary=f"ended by signal {number}",
+            )
+        ]
+
+    def _first_gone(self) -> Suspects:
+        """The rank that went before all others; nobody when several went in one look."""
+        if not self._gone:
+            return Suspects()
+        first = min(at for at, _ in self._gone)
+        ranks = [rank for at, rank in self._gone if at == first]
+        return Suspects(ranks=tuple(ranks)) if len(ranks) == 1 else Suspects()
 
 
 def build(job: JobId, thresholds: Thresholds) -> RankCrashDetector:
