@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from jobwatchdog.detectors.base import SignatureDetector, Thresholds
+from jobwatchdog.detectors.moments import seen_at
 from jobwatchdog.model import Evidence, Finding, GpuSample, JobId, RestartHelps, Signal, Suspects
 
 IDLE, POWER_CAP, HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE = 0x1, 0x4, 0x8, 0x20, 0x40, 0x80
@@ -91,7 +92,7 @@ class ThrottleDetector(SignatureDetector):
             track.evidence.append(Evidence(text=sample.text or words, file=place.file, line=place.line, t_s=at_s))
             track.calm = 0
             if track.since_s is None:
-                track.since_s = at_s if at_s is not None else now_s
+                track.since_s = seen_at(at_s, now_s)
         if at_s is None:
             return self._without_time(track, words)
         track.samples.append((at_s, words is not None))

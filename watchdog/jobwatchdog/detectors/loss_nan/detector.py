@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from jobwatchdog.detectors.base import SignatureDetector, Thresholds
 from jobwatchdog.detectors.loss_nan.series import Bad, Overflows, Series
+from jobwatchdog.detectors.moments import seen_at
 from jobwatchdog.model import (
     NOBODY,
     Evidence,
@@ -77,7 +78,7 @@ class LossNanDetector(SignatureDetector):
         finding = self.finding(match)
         step = match.fields.get("step")
         onset = int(step) if step else self._last_step
-        return [_with_onset(finding, onset, match.t_s if match.t_s is not None else now_s)]
+        return [_with_onset(finding, onset, seen_at(match.t_s, now_s))]
 
     def _step(self, report: StepReport, now_s: float) -> list[Finding]:
         if report.framework == "overflow":
@@ -106,7 +107,7 @@ class LossNanDetector(SignatureDetector):
             confidence=bad.confidence,
             evidence=(Evidence(text=report.text or bad.words, file=place.file, line=place.line, t_s=report.t_s),),
             onset_step=onset.step,
-            onset_s=onset.t_s if onset.t_s is not None else now_s,
+            onset_s=seen_at(onset.t_s, now_s),
             summary=f"{bad.words} at step {report.step}",
         )
 
@@ -122,7 +123,7 @@ class LossNanDetector(SignatureDetector):
         return super().finding(match, named, role)
 
 
-def _with_onset(finding: Finding, step: int | None, t_s: float) -> Finding:
+def _with_onset(finding: Finding, step: int | None, t_s: float | None) -> Finding:
     return Finding(
         kind=finding.kind, job=finding.job, detector=finding.detector, role=finding.role,
         confidence=finding.confidence, cause_class=finding.cause_class, restart_helps=finding.restart_helps,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from jobwatchdog.detectors.loss_spike.window import Margins, Reading, RobustWindow
+from jobwatchdog.detectors.moments import seen_at
 from jobwatchdog.model import Evidence, StepReport
 
 _KEYS_MAX = 512
@@ -31,7 +32,7 @@ class Episode:
     """One spike, from its first outlier on."""
 
     onset_step: int
-    onset_s: float
+    onset_s: float | None
     by_loss: bool = False
     by_grad: bool = False
     peak_loss: float = 0.0
@@ -49,7 +50,7 @@ class Outlier:
 
     index: int
     step: int
-    t_s: float
+    t_s: float | None
     evidence: Evidence
 
 
@@ -82,7 +83,7 @@ class Track:
         )  # fmt: skip
         self._loss_outliers: deque[Outlier] = deque(maxlen=3)
         self._grad_outliers: deque[Outlier] = deque(maxlen=3)
-        self.records = 0
+        self.episode = None
         self.losses.clear()
 
     # ---- one record ---------------------------------------------------------------------------------
@@ -92,7 +93,6 @@ class Track:
         if not self._fresh(report):
             return None
         self._index += 1
-        self.records += 1
         loss = self._read(self._loss, report.loss, self._loss_outliers, report, now_s)
         log_norm = math.log(report.grad_norm) if report.grad_norm is not None and report.grad_norm > 0 else None
         grad = self._read(self._grad, log_norm, self._grad_outliers, report, now_s)
@@ -124,7 +124,7 @@ class Track:
             return None
         reading = window.add(value)
         if reading.outlier:
-            t_s = report.t_s if report.t_s is not None else now_s
+            t_s = seen_at(report.t_s, now_s)
             place = report.origin
             evidence = Evidence(text=report.text, file=place.file, line=place.line, t_s=report.t_s)
             outliers.append(Outlier(self._index, report.step, t_s, evidence))

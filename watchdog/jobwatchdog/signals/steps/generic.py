@@ -24,7 +24,7 @@ TRIGGERS: Final = (
 _STEP: Final = re.compile(
     rf"(?i)\b{_STEP_WORD}s?[\"']?\]?[ :=#]{{1,3}}[\"'\[]?(?P<step>\d+)(?![\d.])(?: *(?:/|of) *(?P<total>\d+))?"
 )
-_EPOCH: Final = re.compile(r"(?i)\bEpoch:? *\[?(?P<epoch>\d+)(?:/\d+)?\]?")
+_EPOCH: Final = re.compile(r"(?i)\bEpoch:? *\[?(?P<epoch>\d+)(?:/\d+)?\]?|^\s*\[(?P<bare>\d+)/\d+\] Iter\b")
 _EPOCH_STEP: Final = re.compile(r"(?i)\bEpoch:? *\[?(?P<epoch>\d+)\]?[ \[]+(?P<step>\d+)/(?P<total>\d+)")
 _LOSS: Final = re.compile(
     rf"(?i)(?<![\w/]){_LOSS_WORD}[\"']?[ :=]{{1,3}}[\"']?(?P<loss>{NUMBER})(?![\w])(?: *\((?P<mean>{NUMBER})\))?"
@@ -60,7 +60,7 @@ class Generic:
     def _epochs_before(line: str, total: float | None) -> int:
         """Steps of the epochs before, where the line counts within an epoch of known length."""
         epoch = _EPOCH.search(line)
-        return int(epoch.group("epoch")) * int(total) if epoch is not None and total else 0
+        return int(epoch.group("epoch") or epoch.group("bare")) * int(total) if epoch is not None and total else 0
 
 
 def _seconds(found: re.Match[str] | None) -> float | None:
