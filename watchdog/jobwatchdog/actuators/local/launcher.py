@@ -14,7 +14,7 @@ from pathlib import Path
 
 from jobwatchdog.actuators.local import killer, proctable
 from jobwatchdog.actuators.local.killer import StopReport
-from jobwatchdog.actuators.local.proctable import Proc
+from jobwatchdog.actuators.local.proctable import MarkerFinder, Proc
 from jobwatchdog.actuators.local.records import (
     Attempt,
     AttemptPhase,
@@ -44,6 +44,7 @@ class LocalLauncher:
 
     def __init__(self, state_dir: Path) -> None:
         self.state_dir = state_dir.resolve()  # one spelling: it marks the job's processes
+        self._finders: dict[Path, MarkerFinder] = {}
 
     # ---- starting -----------------------------------------------------------------------------------
 
@@ -176,7 +177,8 @@ class LocalLauncher:
                     roots[proc.pid] = proc
         members = proctable.descendants(procs, roots) | set(roots)
         strangers = procs.keys() - members - spare
-        members |= proctable.with_marker(strangers, f"JOBWATCHDOG_ATTEMPT_DIR={folder}".encode())
+        finder = self._finders.setdefault(folder, MarkerFinder(f"JOBWATCHDOG_ATTEMPT_DIR={folder}"))
+        members |= finder.among(procs[pid] for pid in strangers)
         members |= proctable.descendants(procs, members)
         return [procs[pid] for pid in sorted(members - spare) if procs[pid].alive]
 

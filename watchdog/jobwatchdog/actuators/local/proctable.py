@@ -45,9 +45,7 @@ class Proc:
 
 def read(pid: int) -> Proc | None:
     """The process now, None when there is none."""
-    try:
-        raw = (PROC / str(pid) / "stat").read_bytes()
-    except OSError:
+    if (raw := _slurp(f"/proc/{pid}/stat")) is None:
         return None
     head, _, tail = raw.rpartition(b")")
     fields = tail.split()
@@ -92,18 +90,53 @@ def ancestors(procs: Mapping[int, Proc], pid: int) -> set[int]:
     return found
 
 
-def with_marker(pids: Iterable[int], marker: bytes) -> set[int]:
-    """Those whose environment holds the entry `NAME=value`; unreadable ones belong to somebody else."""
-    needle = b"\0" + marker + b"\0"
-    return {pid for pid in pids if needle in b"\0" + environ_bytes(pid)}
+class MarkerFinder:
+    """Finds processes by an entry `NAME=value` of their environment.
+
+    Remembers who has none: an environment is fixed at exec, and what a stranger starts is a stranger.
+    """
+
+    def __init__(self, marker: str) -> None:
+        self._needle = b"\0" + marker.encode() + b"\0"
+        self._strangers: set[tuple[int, int]] = set()
+
+    def among(self, procs: Iterable[Proc]) -> set[int]:
+        """Those that carry the marker; unreadable ones belong to somebody else."""
+        found: set[int] = set()
+        strangers: set[tuple[int, int]] = set()  # only of the living: the memory stays as small as the table
+        for proc in procs:
+            if proc.identity in self._strangers:
+                strangers.add(proc.identity)
+                continue
+            environ = environ_bytes(proc.pid)
+            if self._needle in b"\0" + environ:
+                found.add(proc.pid)
+            elif environ:  # empty in the middle of an exec: ask again
+                strangers.add(proc.identity)
+        self._strangers = strangers
+        return found
 
 
 def environ_bytes(pid: int) -> bytes:
     """Raw environment, empty when it cannot be read."""
+    return _slurp(f"/proc/{pid}/environ") or b""
+
+
+def _slurp(path: str) -> bytes | None:
+    """Path objects would cost more than the reads."""
     try:
-        return (PROC / str(pid) / "environ").read_bytes()
+        fd = os.open(path, os.O_RDONLY)
     except OSError:
-        return b""
+        return None
+    try:
+        parts = []
+        while part := os.read(fd, 1 << 16):
+            parts.append(part)
+        return b"".join(parts)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
 
 
 def boot_id() -> str:
