@@ -22,7 +22,7 @@ Sources
 
 from __future__ import annotations
 
-from jobwatchdog.detectors.base import BaseDetector, Thresholds
+from jobwatchdog.detectors.base import SignatureDetector, Thresholds
 from jobwatchdog.detectors.hang_no_output import verdict
 from jobwatchdog.detectors.hang_no_output.pace import Gaps, Longest
 from jobwatchdog.detectors.hang_no_output.processes import Processes
@@ -56,10 +56,11 @@ _SURE = 0.8  # what a silence of twice its deadline is worth, whatever else is s
 _QUIET_S = 3.0  # output within this time: the job talks, whatever its steps do
 
 
-class HangDetector(BaseDetector):
+class HangDetector(SignatureDetector):
     """One job's clock of silence."""
 
     id = "hang_no_output"
+    kind = Kind.HANG_NO_OUTPUT
 
     def __init__(self, job: JobId, thresholds: Thresholds | None = None) -> None:
         super().__init__(job, thresholds)
@@ -104,6 +105,7 @@ class HangDetector(BaseDetector):
             self._output_s = now_s
         elif isinstance(signal, LogMatch):
             self._output_s = now_s
+            return self.matched(signal, now_s) if signal.kind is self.kind else []
         elif isinstance(signal, ProcessSeen):
             self._live = True
             self._processes.see(signal, now_s)
