@@ -108,8 +108,12 @@ class Engine:
 
     def in_flight(self) -> list[Action]:
         """Ordered actions whose receipt is awaited: after a replay of the story, what is to be looked into."""
-        runs = [runtime.run for runtime in self._each() if runtime.run is not None]
-        return [run.in_flight for run in runs if run.in_flight is not None]
+        found: list[Action] = []
+        for runtime in self._each():
+            found.extend(action for action, _ in runtime.loose.values())
+            if runtime.run is not None and runtime.run.in_flight is not None:
+                found.append(runtime.run.in_flight)
+        return found
 
     def snapshot(self) -> dict[str, Json]:
         """What `status` shows: plain JSON."""

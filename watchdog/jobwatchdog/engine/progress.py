@@ -42,10 +42,23 @@ def too_slow(rt: JobRuntime, run: PlanRun) -> str:
 
 def healthy_again(rt: JobRuntime, run: PlanRun) -> bool:
     """A hang that ended by itself before its restart was ordered."""
-    ordered = {action.verb for action in run.plan.actions[: run.at + (run.in_flight is not None)]}
+    ordered, _ = _verbs(run)
     if run.kind is not Kind.HANG_NO_OUTPUT or Verb.RESTART in ordered or rt.job.attempt != run.attempt:
         return False
     return rt.steps.newest is not None and (run.start_step is None or rt.steps.newest > run.start_step)
+
+
+def overtaken(run: PlanRun) -> bool:
+    """A new attempt began that is not this plan's doing, and the plan still means to act on the old one."""
+    ordered, ahead = _verbs(run)
+    return Verb.RESTART not in ordered and bool(ahead & {Verb.RESTART, Verb.STOP, Verb.SIGNAL})
+
+
+def _verbs(run: PlanRun) -> tuple[set[Verb], set[Verb]]:
+    """What was ordered so far, and what is ahead."""
+    at = run.at + (run.in_flight is not None)
+    verbs = [action.verb for action in run.plan.actions]
+    return set(verbs[:at]), set(verbs[at:])
 
 
 def refutes(rt: JobRuntime, incident: Incident) -> bool:

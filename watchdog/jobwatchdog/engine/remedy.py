@@ -56,6 +56,7 @@ class Remedy:
     def next_deadline_s(self, rt: JobRuntime) -> float | None:
         """When something of this job falls due."""
         times = [rt.run.due_s] if rt.run else []
+        times.extend(due_s for _, due_s in rt.loose.values())
         times.extend(wait.due_s for id, wait in rt.waits.items() if self._may_plan(rt, rt.open.get(id)))
         return min((t for t in times if t is not None), default=None)
 
@@ -63,6 +64,10 @@ class Remedy:
         """Do what is due: a deadline of the run first, then the incidents that wait, best first."""
         if rt.run is not None and rt.run.due_s is not None and rt.run.due_s <= now_s:
             self._overdue(rt, rt.run, now_s)
+        for action, due_s in list(rt.loose.values()):
+            if due_s <= now_s:
+                del rt.loose[action.id]
+                self._voice.say(rt, action.incident, "", "receipt", f"no receipt of {action.verb} came", now_s)
         due = {id for id, wait in rt.waits.items() if wait.due_s is not None and wait.due_s <= now_s}
         if not due:
             return
@@ -88,7 +93,10 @@ class Remedy:
 
     def _may_plan(self, rt: JobRuntime, incident: Incident | None) -> bool:
         """Whether this incident could be planned now: nothing runs, or it shows that what ran did not help."""
-        return incident is not None and (rt.stage in (Stage.WATCHING, Stage.ENDED) or progress.refutes(rt, incident))
+        if incident is None:
+            return False
+        free = rt.stage is Stage.ENDED or (rt.stage is Stage.WATCHING and not rt.loose)
+        return free or progress.refutes(rt, incident)
 
     def _plan_due(self, rt: JobRuntime, incident: Incident, wait: Wait, now_s: float) -> None:
         if rt.stage is Stage.ENDED:
@@ -114,6 +122,9 @@ class Remedy:
         if rt.run is not None and rt.stage is not Stage.ENDED:
             plan = rt.run.plan
             self._voice.say(rt, incident.id, plan.policy, "one plan a job", f"plan {plan.id} is {rt.stage}", now_s)
+        for action, _ in rt.loose.values():
+            because = f"{action.verb} of a plan that was dropped is still in flight"
+            self._voice.say(rt, incident.id, "", "one plan a job", because, now_s)
 
     def _made(self, rt: JobRuntime, incident: Incident, wait: Wait, made: PlanMade, now_s: float) -> None:
         plan = made.plan
@@ -205,8 +216,13 @@ class Remedy:
         return now_s + self._limits.receipt_s_max if action.not_after_s is None else max(now_s, action.not_after_s)
 
     def action_finished(self, rt: JobRuntime, receipt: Receipt, now_s: float) -> None:
-        """The receipt of the action in flight; any other (doubled, of a dropped plan) changes nothing."""
+        """The receipt of the action in flight, or of one whose plan was dropped; a doubled one changes nothing."""
         run = rt.run
+        if receipt.action in rt.loose and receipt.outcome is not Outcome.UNKNOWN:
+            action, _ = rt.loose.pop(receipt.action)
+            if receipt.outcome is not Outcome.DONE:
+                rt.keys.pop(action.key, None)
+            return
         if run is None or run.in_flight is None or run.in_flight.id != receipt.action:
             return
         action = run.in_flight
@@ -310,11 +326,14 @@ class Remedy:
             incident = rt.open[id]
             if id != kept and incident.attempt <= old_attempt and incident.state is IncidentState.OPEN:
                 self._voice.close(rt, id, IncidentState.RESOLVED, f"attempt {rt.job.attempt} runs", now_s)
-        if rt.stage is Stage.ASKING and rt.run is not None:
-            run = rt.run
-            why = f"attempt {rt.job.attempt} was started meanwhile"
+        run = rt.run
+        if run is None or rt.stage is Stage.VERIFYING or not progress.overtaken(run):
+            return
+        why = f"attempt {rt.job.attempt} was started meanwhile"
+        self._voice.close(rt, run.plan.incident, IncidentState.RESOLVED, why, now_s)
+        run.abandoned = run.abandoned or why
+        if rt.run is run and run.in_flight is None:
             self._drop(rt, run, "still wanted", why, now_s)
-            self._voice.close(rt, run.plan.incident, IncidentState.RESOLVED, why, now_s)
 
     def job_ended(self, rt: JobRuntime, why: str, state: JobPhase, now_s: float) -> None:
         """Its user's word, or success: nothing is planned any more and nothing restarted."""
@@ -391,5 +410,7 @@ class Remedy:
 
     def _drop(self, rt: JobRuntime, run: PlanRun, guard: str, because: str, now_s: float) -> None:
         """End a plan before its time, and say so."""
+        if run.in_flight is not None and run.due_s is not None and run.due_s > now_s:
+            rt.loose[run.in_flight.id] = (run.in_flight, run.due_s)
         self._finish(rt, now_s, f"plan {run.plan.id} dropped: {because}")
         self._voice.say(rt, run.plan.incident, run.plan.policy, guard, because, now_s)

@@ -11,6 +11,7 @@ from jobwatchdog.engine.ports import Detector
 from jobwatchdog.incidents import InvalidTransition
 from jobwatchdog.model import (
     Action,
+    ActionId,
     Incident,
     IncidentId,
     Job,
@@ -111,6 +112,7 @@ class JobRuntime:
     open: dict[IncidentId, Incident] = field(default_factory=dict)
     refused: set[tuple[IncidentId, str]] = field(default_factory=set)
     keys: dict[str, None] = field(default_factory=dict)  # ordered, and not known to have failed
+    loose: dict[ActionId, tuple[Action, float]] = field(default_factory=dict)  # in flight, plan dropped; deadline
     broken: dict[str, str] = field(default_factory=dict)
     story: deque[str] = field(default_factory=lambda: deque(maxlen=STORY_LINES_MAX))
     _listeners: dict[object, tuple[Detector, ...]] = field(default_factory=dict)

@@ -27,6 +27,7 @@ from jobwatchdog.model import (
     Plan,
     PlanId,
     PlanMade,
+    PlanRefused,
     SignalsObserved,
     Verb,
 )
@@ -78,6 +79,8 @@ class Invariants:
                     self._action_ordered(decision.action)
                 case IncidentChanged():
                     self._incident_changed(decision)
+                case PlanRefused(incident=incident, checks=checks) if any(check.name == "receipt" for check in checks):
+                    self._given_up(incident)
 
     def engine_restarted(self) -> None:
         """A new engine begins: plans of the old one are gone, what it ordered is not."""
@@ -172,10 +175,14 @@ class Invariants:
         self._require(len(recent) < self.restarts_max, f"{what}: {len(recent)} restarts in the window already")
         facts.restarts_s = [*recent, self.now_s]
 
+    def _given_up(self, incident: IncidentId) -> None:
+        """No receipt came in all its time, and that was said: it is waited for no more."""
+        for facts in self.jobs.values():
+            if facts.in_flight is not None and facts.in_flight.incident == incident:
+                facts.in_flight = None
+
     def _incident_changed(self, decision: IncidentChanged) -> None:
         incident = decision.incident
         facts = self._job(incident.job)
         if facts.plan_incident == incident.id and incident.state in _OVER:
             facts.plan = facts.plan_incident = None
-            if incident.state is IncidentState.ESCALATED:
-                facts.in_flight = None  # its end is not known: a person was called, it is waited for no more
