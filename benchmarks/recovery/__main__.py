@@ -169,8 +169,7 @@ def _respawn(folder: Path, fault_s: float) -> float | None:
 
 
 def _detect(run: Run, folder: Path, fault_s: float) -> float | None:
-    ledger = folder / "state" / "ledger.db"
-    if ledger.exists():
+    for ledger in folder.glob("state/**/ledger.db"):
         return asyncio.run(_first_incident(ledger, fault_s))
     signs = ("Sending process", "failed (exitcode", "Closing signal", "exitcode:")
     said = (at for at, line in run.lines if fault_s < at < run.watched_until and any(sign in line for sign in signs))

@@ -15,7 +15,7 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 
-from jobwatchdog.actuators import overrides, registry
+from jobwatchdog.actuators import registry
 from jobwatchdog.actuators.base import ActionContext
 from jobwatchdog.actuators.local.control import LocalJob
 from jobwatchdog.actuators.local.records import AttemptPhase
@@ -206,20 +206,3 @@ async def test_collect_shows_where_each_rank_stands(
     assert (bundle / "log-0-a.log").read_text() == "last words\n"
     assert f"{stopped} " in (bundle / "processes.txt").read_text()
     assert job.launcher.signal(job.spec.job, 0, signal.SIGCONT)
-
-
-def test_overrides_speak_the_dialect_of_the_jobs_versions() -> None:
-    """The user's own settings stay where they do not clash."""
-    args: dict[str, Any] = {"nccl": {"algo": "tree", "ib_timeout": 23}, "allocator": {"expandable_segments": True}}
-    own = {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:128,expandable_segments:False"}
-    assert overrides.environment(args, own, (2, 27, 3)) == {
-        "NCCL_ALGO": "allreduce:tree",
-        "NCCL_IB_TIMEOUT": "23",
-        "PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:128,expandable_segments:True",
-    }
-    assert overrides.environment(args, {"PYTORCH_ALLOC_CONF": ""}, (2, 21, 5)) == {
-        "NCCL_ALGO": "Tree",
-        "NCCL_IB_TIMEOUT": "23",
-        "PYTORCH_ALLOC_CONF": "expandable_segments:True",
-    }
-    assert overrides.environment({"env": {"A": True, "B": 1}}, {}) == {"A": "True", "B": "1"}

@@ -27,6 +27,7 @@ class ActionContext:
     rank_pids: Mapping[int, int] = field(default_factory=dict)
     log_files: tuple[Path, ...] = ()
     nccl_version: tuple[int, ...] | None = None  # as the job's log states it
+    torch_version: tuple[int, ...] | None = None
     endpoints: Mapping[str, str | Sequence[str]] = field(default_factory=dict)  # `notify: {to: NAME}` → URL or argv
 
     def incident_facts(self) -> dict[str, Json]:

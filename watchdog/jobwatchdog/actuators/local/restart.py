@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from jobwatchdog.actuators import checkpoints, overrides
+from jobwatchdog.actuators import checkpoints
 from jobwatchdog.actuators.base import ActFailedError, ActionContext, BaseActuator, Done, done_before, number, unknown
 from jobwatchdog.actuators.checkpoints import CheckpointInfo, Choice
 from jobwatchdog.actuators.checkpoints.choose import check
@@ -16,6 +16,7 @@ from jobwatchdog.actuators.local.control import JobControl
 from jobwatchdog.actuators.local.launcher import GRACE_S, LaunchError
 from jobwatchdog.actuators.local.records import AttemptPhase, read_json, write_json
 from jobwatchdog.model import Action, Incident, Json, Kind, Receipt, Verb
+from jobwatchdog.plan.overrides import overrides
 
 # Faults that may have reached the weights: a checkpoint made since is not good, however whole. In all others the
 # weights were right until the job ended, and the newest whole checkpoint is the best one.
@@ -79,13 +80,15 @@ class RestartActuator(BaseActuator):
         self, action: Action, ctx: ActionContext, control: JobControl, choice: Choice | None, stop_s: float
     ) -> Done:
         new = action.attempt + 1
-        env = overrides.environment(action.args, control.spec.env, ctx.nccl_version) | _resume_variables(choice)
+        changed = overrides(action.args, control.spec.env, ctx.nccl_version, ctx.torch_version)
+        env = changed.env | _resume_variables(choice)
         data: dict[str, Json] = {
             "new_attempt": new,
             "checkpoint": str(choice.path) if choice and choice.path else None,
             "checkpoint_step": choice.step if choice else None,
             "skipped": [{"path": str(path), "reason": why} for path, why in (choice.passed_over if choice else ())],
-            "overrides": {name: value for name, value in env.items() if not name.startswith("JOBWATCHDOG_")},
+            "overrides": dict(changed.env),
+            "notes": [*changed.notes],
         }
         await asyncio.to_thread(write_json, ctx.folder / f"restart-{new}.json", {"action": action.id, **data})
         begun = time.monotonic()
