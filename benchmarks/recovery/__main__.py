@@ -53,11 +53,11 @@ class Run:
     lines: list[tuple[float, str]] = field(default_factory=list, repr=False)
 
 
-def command(launcher: str, fault: str, steps: int) -> list[str]:
+def command(launcher: str, fault: str, steps: int, ours: list[str]) -> list[str]:
     """The whole command line of a launcher."""
     job = [*TRAIN, "--fault", fault, "--steps", str(steps)]
     torchrun = [str(BIN / "torchrun"), "--nproc-per-node=2", "--max-restarts=3", "--standalone", *job]
-    watched = [str(BIN / "jobwatchdog"), "run", "--policy", str(HERE / "policy.yaml"), "--"]
+    watched = [*ours, "--policy", str(HERE / "policy.yaml"), "--"]
     return {
         "ours": [*watched, sys.executable, *job, "--nproc", "2"],
         "ours+torchrun": [*watched, *torchrun[:2], "--max-restarts=0", *torchrun[3:]],
@@ -65,7 +65,7 @@ def command(launcher: str, fault: str, steps: int) -> list[str]:
     }[launcher]
 
 
-def run_once(launcher: str, fault: str, steps: int, cap_s: float, keep: Path | None) -> Run:
+def run_once(launcher: str, fault: str, args: argparse.Namespace) -> Run:
     """Starts the job in a folder of its own and watches its output."""
     folder = Path(tempfile.mkdtemp(prefix="recovery-"))
     env = {k: v for k, v in os.environ.items() if not k.startswith(("JOBWATCHDOG_", "TORCH_DISABLE_SHARE"))}
@@ -73,21 +73,20 @@ def run_once(launcher: str, fault: str, steps: int, cap_s: float, keep: Path | N
     run = Run(launcher, fault, load=os.getloadavg()[0])
     begun = time.time()
     with subprocess.Popen(
-        command(launcher, fault, steps), cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        start_new_session=True,
+        command(launcher, fault, args.steps, args.ours.split()), cwd=folder, env=env, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, start_new_session=True,
     ) as process:  # fmt: skip
         reader = threading.Thread(target=_read, args=(process, run), daemon=True)
         reader.start()
-        _watch(process, run, folder / "ckpt", cap_s)
+        _watch(process, run, folder / "ckpt", args.cap_s)
         run.watched_until = time.time()
         _end(process, folder)
         reader.join(10)
     _measure(run, folder, begun)
-    if keep is not None:
-        shutil.copytree(folder, keep / f"{launcher}-{fault}-{int(begun)}", symlinks=True, ignore_dangling_symlinks=True)
-        (keep / f"{launcher}-{fault}-{int(begun)}" / "output.txt").write_text(
-            "".join(f"{at - begun:8.3f} {line}\n" for at, line in run.lines)
-        )
+    if args.keep is not None:
+        kept = args.keep / f"{launcher}-{fault}-{int(begun)}"
+        shutil.copytree(folder, kept, symlinks=True, ignore_dangling_symlinks=True)
+        (kept / "output.txt").write_text("".join(f"{at - begun:8.3f} {line}\n" for at, line in run.lines))
     shutil.rmtree(folder, ignore_errors=True)
     return run
 
@@ -220,6 +219,7 @@ def main() -> None:
     parser.add_argument("--faults", default="kill,exc,stop,nan")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--cap-s", type=float, default=60.0)
+    parser.add_argument("--ours", default=f"{BIN / 'jobwatchdog'} run", help="the command that is measured as ours")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--keep", type=Path, help="keep every run's folder below this one")
     args = parser.parse_args()
@@ -227,7 +227,7 @@ def main() -> None:
     for number in range(args.runs):
         for fault in args.faults.split(","):
             for launcher in args.launchers.split(","):
-                run = run_once(launcher, fault, args.steps, args.cap_s, args.keep)
+                run = run_once(launcher, fault, args)
                 runs.append(run)
                 print(
                     f"{number + 1}/{args.runs} {fault:5} {launcher:14} {run.outcome:10} detect {_span([run.detect_s])} "

@@ -64,7 +64,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return launch(args.nproc, sys.argv[1:] if argv is None else list(argv))
     note_start(args.ckpt_dir)
     rank = int(os.environ["RANK"])
-    sys.excepthook = PrefixedTraceback(rank)
     train(args, rank, int(os.environ.get("WORLD_SIZE", "1")))
     return 0
 
@@ -131,6 +130,8 @@ def train(args: argparse.Namespace, rank: int, world: int) -> None:
     args.ckpt_dir.mkdir(parents=True, exist_ok=True)
     faults = Faults(args, rank)
     backend = toy_ranks.make(args.backend, rank, world)
+    if isinstance(backend, toy_ranks.PlainRank):
+        sys.excepthook = PrefixedTraceback(rank)  # PyTorch brings its own
     faults.at_start()
     done = resume(args, backend, rank)
     for step in range(done + 1, args.steps + 1):
