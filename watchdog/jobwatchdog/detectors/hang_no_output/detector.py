@@ -120,8 +120,9 @@ class HangDetector(SignatureDetector):
         """Learns of time; after a gap in our own watching, the silence before it is not the job's."""
         before, self._due_s = self._now_s, self.next_deadline_s()
         self._now_s = now_s if before is None else max(before, now_s)
-        if self._started_s is None:
-            self._started_s = self._phase_s = self._progress_s = self._output_s = now_s
+        if self._output_s is None:  # the first we hear; when the job started may be known already
+            self._phase_s = self._progress_s = self._output_s = now_s
+            self._started_s = self._started_s if self._started_s is not None else now_s
         if before is not None and self._live and now_s - before > _WATCH_GAP_S and self._overslept(now_s):
             self._progress_s = self._output_s = self._phase_s = now_s
 
@@ -263,11 +264,10 @@ class HangDetector(SignatureDetector):
             return Verdict(th["restart_default_s"], 0.8, words="restarted, no step yet")
         alive = self._processes.alive(now_s)
         idle = bool(alive) and all(p.activity() == "idle" for p in alive)
-        floor_s = th["restart_idle_floor_s"] if idle else th["restart_floor_s"]
+        kind = "restart_idle" if idle else "restart"
         words = f"restarted, no step yet; start-up took {earlier.longest_s:.1f} s before"
-        return Verdict(
-            max(floor_s, 5 * earlier.longest_s), 0.85, words=words + (", no rank uses the processor" if idle else "")
-        )
+        words += ", no rank uses the processor" if idle else ""
+        return Verdict(max(th[f"{kind}_floor_s"], th[f"{kind}_factor"] * earlier.longest_s), 0.85, words=words)
 
     def _own_history(self, history: Longest) -> float:
         th = self.thresholds
