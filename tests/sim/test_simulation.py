@@ -8,7 +8,8 @@ import pytest
 
 from jobwatchdog.engine import Engine
 from jobwatchdog.testing.invariants import Invariants
-from jobwatchdog.testing.simulation import Odds, run
+from jobwatchdog.testing.odds import Odds
+from jobwatchdog.testing.simulation import run
 
 POLICY = """
 apiVersion: jobwatchdog/v1

@@ -8,6 +8,7 @@ from typing import TypeVar
 from jobwatchdog.detectors.base import BaseDetector
 from jobwatchdog.engine.lifecycle import Stage
 from jobwatchdog.engine.ports import Change, Detector, Planner, Tracker
+from jobwatchdog.engine.progress import as_counted
 from jobwatchdog.engine.remedy import Remedy
 from jobwatchdog.engine.runtime import JobRuntime, Limits, Steps, Wait, run_from_history
 from jobwatchdog.incidents import CausalTable, IncidentTracker
@@ -137,7 +138,7 @@ class Engine:
             case ActionFinished(receipt=receipt):
                 counted = receipt
                 for job_runtime in self._each():
-                    counted = self._remedy.counted(job_runtime, counted)
+                    counted = as_counted(job_runtime, counted)
                 self._planner.action_finished(counted, self._now)
                 for job_runtime in self._each():
                     self._remedy.action_finished(job_runtime, receipt, self._now)

@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from jobwatchdog.engine.lifecycle import Stage
 from jobwatchdog.engine.runtime import JobRuntime, PlanRun
-from jobwatchdog.model import Incident, Json, Kind, Outcome, Receipt, Verb, Verify
+from jobwatchdog.model import Action, Incident, Json, Kind, Outcome, Receipt, Verb, Verify
 
 # These slow a job down and do not stop it: no word against a restart that cured something else.
 _SLOWS = frozenset({Kind.STRAGGLER, Kind.THERMAL_THROTTLE, Kind.POWER_BRAKE, Kind.CLOCK_THROTTLE})
+
+# A plan of these alone heals nothing: after it a person has the incident.
+TELLS = frozenset({Verb.NOTIFY, Verb.ASK, Verb.COLLECT, Verb.HOLD})
+
+
+def may_fail(run: PlanRun, action: Action) -> bool:
+    """Stacks that could not be saved, a message that did not arrive: no reason to leave the job broken."""
+    return action.verb in (Verb.COLLECT, Verb.NOTIFY) and run.at + 1 < len(run.plan.actions)
+
+
+def as_counted(rt: JobRuntime, receipt: Receipt) -> Receipt:
+    """The receipt as the breaker sees it: only acts on the job count as failed ones."""
+    action = rt.run.in_flight if rt.run is not None else None
+    if action is None or action.id != receipt.action or receipt.outcome is not Outcome.FAILED:
+        return receipt
+    return replace(receipt, outcome=Outcome.SKIPPED) if action.verb in TELLS else receipt
 
 
 def wanted(run: PlanRun) -> Verify | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 
 from jobwatchdog.engine import progress
 from jobwatchdog.engine.lifecycle import Stage
@@ -28,9 +27,6 @@ from jobwatchdog.model import (
     Receipt,
     Verb,
 )
-
-# A plan of these alone heals nothing: after it a person has the incident.
-_TELLS = frozenset({Verb.NOTIFY, Verb.ASK, Verb.COLLECT, Verb.HOLD})
 
 
 class Remedy:
@@ -79,24 +75,23 @@ class Remedy:
         if rt.stage is Stage.VERIFYING:
             self._verify_failed(rt, run, progress.too_slow(rt, run), now_s)
         elif rt.stage is Stage.ASKING:
-            self._drop(rt, run, "stale_after", "nobody approved the plan in time", now_s)
-            self._voice.close(rt, run.plan.incident, IncidentState.ESCALATED, "nobody approved the plan in time", now_s)
+            self._give_up(rt, run, "stale_after", "nobody approved the plan in time", now_s)
         elif run.held:
-            self._drop(rt, run, "stale_after", "the job could not be seen for too long", now_s)
-            self._voice.close(rt, run.plan.incident, IncidentState.ESCALATED, "the job cannot be seen", now_s)
+            self._give_up(rt, run, "stale_after", "the job could not be seen for too long", now_s)
         else:
             verb = run.in_flight.verb if run.in_flight else "action"
-            self._drop(rt, run, "receipt", f"no receipt of {verb} in {self._limits.receipt_s_max:g} s", now_s)
-            self._voice.close(rt, run.plan.incident, IncidentState.ESCALATED, f"nobody knows how {verb} ended", now_s)
+            self._give_up(rt, run, "receipt", f"no receipt of {verb} in {self._limits.receipt_s_max:g} s", now_s)
+
+    def _give_up(self, rt: JobRuntime, run: PlanRun, guard: str, because: str, now_s: float) -> None:
+        self._drop(rt, run, guard, because, now_s)
+        self._voice.close(rt, run.plan.incident, IncidentState.ESCALATED, because, now_s)
 
     # ---- planning -------------------------------------------------------------------------------
 
     def _may_plan(self, rt: JobRuntime, incident: Incident | None) -> bool:
         """Whether this incident could be planned now: nothing runs, or it shows that what ran did not help."""
-        if incident is None:
-            return False
         free = rt.stage is Stage.ENDED or (rt.stage is Stage.WATCHING and not rt.loose)
-        return free or progress.refutes(rt, incident)
+        return incident is not None and (free or progress.refutes(rt, incident))
 
     def _plan_due(self, rt: JobRuntime, incident: Incident, wait: Wait, now_s: float) -> None:
         if rt.stage is Stage.ENDED:
@@ -231,24 +226,13 @@ class Remedy:
         run.in_flight, run.due_s = None, None
         if receipt.outcome is not Outcome.DONE:
             rt.keys.pop(action.key, None)  # it is known not to have happened: a later fault may need it
-        if receipt.outcome is Outcome.FAILED and not self._may_fail(run, action):
+        if receipt.outcome is Outcome.FAILED and not progress.may_fail(run, action):
             self._plan_failed(rt, run, f"{action.verb} failed: {receipt.detail}", now_s)
             return
         if action.verb is Verb.RESTART:
             progress.note_restart(rt, run, receipt)
         run.at += 1
         self._order_next(rt, run, now_s)
-
-    def _may_fail(self, run: PlanRun, action: Action) -> bool:
-        """Stacks that could not be saved, a message that did not arrive: no reason to leave the job broken."""
-        return action.verb in (Verb.COLLECT, Verb.NOTIFY) and run.at + 1 < len(run.plan.actions)
-
-    def counted(self, rt: JobRuntime, receipt: Receipt) -> Receipt:
-        """The receipt as the breaker sees it: only acts on the job count as failed ones."""
-        action = rt.run.in_flight if rt.run is not None else None
-        if action is None or action.id != receipt.action or receipt.outcome is not Outcome.FAILED:
-            return receipt
-        return replace(receipt, outcome=Outcome.SKIPPED) if action.verb in _TELLS else receipt
 
     def _plan_failed(self, rt: JobRuntime, run: PlanRun, why: str, now_s: float) -> None:
         self._finish(rt, now_s, why)
@@ -263,14 +247,14 @@ class Remedy:
         wait = rt.waits.get(incident.id)
         if wait is not None:
             # Telling again at once would fail again; a remedy of the next rung may not.
-            told = all(action.verb in _TELLS for action in run.plan.actions)
+            told = all(action.verb in progress.TELLS for action in run.plan.actions)
             wait.due_s = now_s + self._limits.replan_s if told else now_s
             wait.last_try, wait.asked, wait.plans = True, 0, run.last_plans
 
     # ---- verifying ------------------------------------------------------------------------------
 
     def _actions_done(self, rt: JobRuntime, run: PlanRun, now_s: float) -> None:
-        told = all(action.verb in _TELLS for action in run.plan.actions)
+        told = all(action.verb in progress.TELLS for action in run.plan.actions)
         verify = progress.wanted(run)
         if verify is None or told:
             self._finish(rt, now_s, "the plan is done, nothing is to be verified")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Final
 
 from jobwatchdog.engine import Engine, Stage
@@ -32,8 +32,6 @@ from jobwatchdog.model import (
     LogMatch,
     Origin,
     Outcome,
-    PastAction,
-    Plan,
     PlanMade,
     PlanRefused,
     ProcessSeen,
@@ -47,70 +45,14 @@ from jobwatchdog.model import (
     Verb,
 )
 from jobwatchdog.testing.invariants import InvariantBroken, Invariants
-from jobwatchdog.testing.words import line_of
+from jobwatchdog.testing.odds import Book, Odds, Truth
+from jobwatchdog.testing.words import event_words, line_of
 
 JOB: Final = JobId("sim")
 STEP_S: Final = 2.0
 POLL_S: Final = 5.0
 CHECKPOINT_STEPS: Final = 10
 TAIL_LINES: Final = 40  # of the log that a failure shows
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Odds:
-    """How bad the world is."""
-
-    faults_until_s: float = 450.0
-    ends_s: float = 4000.0  # by then all must be settled
-    fault_every_s: float = 150.0
-    lost: float = 0.1
-    doubled: float = 0.1
-    late_s: float = 4.0
-    state_unknown: float = 0.03
-    act_fails: float = 0.15
-    act_unknown: float = 0.1
-    born_dead: float = 0.15  # a restart that breaks before its first step
-    born_hung: float = 0.15
-    engine_dies_every_s: float = 300.0
-    user_cancels: float = 0.15
-    code_bug: float = 0.1  # every attempt dies of the same bug, also after the faults end
-
-
-@dataclass(slots=True)
-class _Truth:
-    """The job as it is."""
-
-    attempt: int = 0
-    state: str = "running"  # running | hung | dead | cancelled
-    step: int = 0
-    checkpoint: int = 0
-    starts: dict[int, int] = field(default_factory=lambda: {0: 1})
-    advanced_s: float = 0.0
-    started_s: float = 0.0
-
-
-@dataclass(slots=True)
-class _Book:
-    """The ledger's rules without its disk: what survives the watchdog's death."""
-
-    past: dict[str, PastAction] = field(default_factory=dict)
-    events: list[Event] = field(default_factory=list)
-    plans: dict[str, tuple[Plan, Kind]] = field(default_factory=dict)
-
-    def intend(self, action: Action, now_s: float) -> bool:
-        same = [p for p in self.past.values() if p.action.key == action.key]
-        if action.id in self.past or any(p.outcome not in (Outcome.FAILED, Outcome.SKIPPED) for p in same):
-            return False
-        plan, kind = self.plans[action.plan]
-        self.past[action.id] = PastAction(
-            action=action, policy=plan.policy, rule=plan.rule, rung=plan.rung, kind=kind, ordered_s=now_s
-        )
-        return True
-
-    def receipt(self, receipt: Receipt) -> None:
-        past = self.past[receipt.action]
-        if past.outcome in (None, Outcome.UNKNOWN):
-            self.past[receipt.action] = replace(past, outcome=receipt.outcome, finished_s=receipt.finished_s)
 
 
 class Simulation:
@@ -122,8 +64,8 @@ class Simulation:
         self.make_engine = engine
         self.engine = engine()
         self.checks = invariants
-        self.truth = _Truth()
-        self.book = _Book()
+        self.truth = Truth()
+        self.book = Book()
         self.log: list[str] = []
         self.now = 0.0
         self.called: str = ""  # why a person was called last
@@ -178,7 +120,7 @@ class Simulation:
             return
         made = self.engine.handle(event)
         if not isinstance(event, Tick):
-            self.note(_event_words(event))
+            self.note(event_words(event))
         self.log.extend(line_of(decision) for decision in made)
         self.book.events.append(event)
         self.checks.saw(event, made)
@@ -445,27 +387,3 @@ def _match(kind: Kind, role: Role, text: str) -> LogMatch:
     return LogMatch(
         job=JOB, signature=f"sim-{kind}", kind=kind, role=role, text=text, origin=Origin(file="sim.log", line=1)
     )
-
-
-def _event_words(event: Event) -> str:
-    match event:
-        case SignalsObserved(signals=signals):
-            return " ".join(words for signal in signals if (words := _signal_words(signal)))
-        case JobRegistered(job=job):
-            return f"registered, attempt {job.attempt}"
-        case ActionFinished(receipt=receipt):
-            return f"receipt of {receipt.action}: {receipt.outcome} {receipt.detail}"
-    return type(event).__name__
-
-
-def _signal_words(signal: Signal) -> str:
-    match signal:
-        case StepReport(step=step):
-            return f"step {step}"
-        case JobStateSeen(state=state, attempt=attempt):
-            return f"attempt {attempt} is {state}"
-        case ProcessSeen(state=ProcState.RUNNING):
-            return ""
-        case LogMatch(kind=kind, role=role):
-            return f"{role} {kind}"
-    return type(signal).__name__

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from jobwatchdog.model import (
+    ActionFinished,
     ActionOrdered,
     ApprovalWanted,
     Check,
     Decision,
     DetectorFailed,
+    Event,
     Incident,
     IncidentChanged,
+    JobRegistered,
+    JobStateSeen,
+    LogMatch,
     Plan,
     PlanMade,
     PlanRefused,
+    ProcessSeen,
+    ProcState,
+    Signal,
+    SignalsObserved,
+    StepReport,
     Suspects,
 )
 from jobwatchdog.model.codec import encode, json_text
@@ -39,6 +49,31 @@ def _words(decision: Decision) -> str:
         case DetectorFailed(detector=detector, error=error):
             return f"detector {detector} left out: {error}"
     return json_text(encode(decision))
+
+
+def event_words(event: Event) -> str:
+    """One event in words."""
+    match event:
+        case SignalsObserved(signals=signals):
+            return " ".join(words for signal in signals if (words := _signal_words(signal)))
+        case JobRegistered(job=job):
+            return f"registered, attempt {job.attempt}"
+        case ActionFinished(receipt=receipt):
+            return f"receipt of {receipt.action}: {receipt.outcome} {receipt.detail}"
+    return type(event).__name__
+
+
+def _signal_words(signal: Signal) -> str:
+    match signal:
+        case StepReport(step=step):
+            return f"step {step}"
+        case JobStateSeen(state=state, attempt=attempt):
+            return f"attempt {attempt} is {state}"
+        case ProcessSeen(state=ProcState.RUNNING):
+            return ""
+        case LogMatch(kind=kind, role=role):
+            return f"{role} {kind}"
+    return type(signal).__name__
 
 
 def _incident(incident: Incident) -> str:
