@@ -110,10 +110,12 @@ async def test_the_first_definite_receipt_counts(ledger: Ledger) -> None:
     assert [past.outcome for past in await ledger.history(JOB)] == [Outcome.DONE]
 
 
-async def test_a_receipt_needs_an_intent(ledger: Ledger) -> None:
-    """A receipt of something that was never intended is a mistake of ours, and said so."""
-    with pytest.raises(LedgerError, match="FOREIGN KEY"):
-        await ledger.receipt(receipt(Outcome.DONE))
+async def test_a_receipt_without_an_intent_is_not_kept(ledger: Ledger) -> None:
+    """Who was refused the key may still report; the record stays that of the one who had it."""
+    assert await ledger.intend(action())
+    assert not await ledger.intend(action(id="a2"))
+    assert not await ledger.receipt(receipt(Outcome.SKIPPED, "a2"))
+    assert [past.action.id for past in await ledger.pending()] == ["a1"]
 
 
 async def test_history_remembers_what_budgets_need(ledger: Ledger) -> None:

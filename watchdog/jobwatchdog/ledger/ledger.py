@@ -162,7 +162,10 @@ class Ledger(Reader):
         return int(number) + 1 if outcome in _DID_NOT_HAPPEN else None
 
     async def receipt(self, receipt: Receipt) -> bool:
-        """Make a receipt durable. The first definite one counts; UNKNOWN may still become definite."""
+        """Make a receipt durable. The first definite one counts; UNKNOWN may still become definite.
+
+        False = not kept: there is a definite one already, or no intent (somebody else held the key).
+        """
         row = {
             "action": receipt.action, "outcome": receipt.outcome.value, "epoch": self._epoch,
             "finished_s": receipt.finished_s, "body": dumps(receipt),
@@ -172,6 +175,9 @@ class Ledger(Reader):
             query = select(table.c.outcome).where(table.c.action == receipt.action)
             known = (await connection.execute(query)).first()
             if known is None:
+                intent = select(schema.intents.c.action).where(schema.intents.c.action == receipt.action)
+                if (await connection.execute(intent)).first() is None:
+                    return False
                 await connection.execute(insert(table).values(row))
                 return True
             if known.outcome != Outcome.UNKNOWN.value:
