@@ -374,7 +374,7 @@ def _named(args: Mapping[str, Json], wanted: Mapping[str, Any]) -> dict[str, Jso
 
 
 def _lines(value: Mapping[str, Json]) -> list[str]:
-    return yaml.safe_dump(dict(value), sort_keys=True, default_flow_style=None).splitlines()
+    return yaml.safe_dump(dict(value), sort_keys=True, default_flow_style=False).splitlines()
 
 
 def _mark(passed: bool) -> str:
