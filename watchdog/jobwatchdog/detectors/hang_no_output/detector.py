@@ -25,7 +25,7 @@ from __future__ import annotations
 from jobwatchdog.detectors.base import SignatureDetector, Thresholds
 from jobwatchdog.detectors.hang_no_output import verdict
 from jobwatchdog.detectors.hang_no_output.pace import Gaps, Longest
-from jobwatchdog.detectors.hang_no_output.processes import Processes
+from jobwatchdog.detectors.hang_no_output.processes import Activity, Processes
 from jobwatchdog.detectors.hang_no_output.verdict import Verdict
 from jobwatchdog.model import (
     NOBODY,
@@ -86,6 +86,7 @@ class HangDetector(SignatureDetector):
         self._step: int | None = None
         self._place: tuple[int, int] | None = None  # step and micro-step: either may get on
         self._rank_steps: dict[int, int] = {}
+        self._loop_began = False  # the framework said that training starts: compilers may work now
         self._interrupted = False  # a phase lay between the last step and now: no gap to learn from
         self._said: Verdict | None = None
         self._said_twice = False
@@ -167,15 +168,13 @@ class HangDetector(SignatureDetector):
                 self._progress_s = now_s
         elif signal.phase is Phase.SHUTDOWN and signal.begin:
             self._enter(Phase.SHUTDOWN, now_s)
-        elif signal.phase is Phase.TRAIN and self._step is None:
-            self._progress_s = now_s
+        elif signal.phase is Phase.TRAIN and signal.begin:
+            self._loop_began = True
         return []
 
     def _enter(self, phase: Phase, now_s: float) -> None:
         """Changes the phase; what a finished checkpoint or evaluation took is remembered."""
         if phase is self._phase:
-            return
-        if self._phase is Phase.TRAIN and self._step is None and phase is Phase.TRAIN:
             return
         history = {Phase.CHECKPOINT: self._checkpoints, Phase.EVAL: self._evals}.get(self._phase)
         if history is not None and self._phase_s is not None:
@@ -246,7 +245,8 @@ class HangDetector(SignatureDetector):
             return Verdict(self._own_history(self._evals), 0.75, words="in an evaluation")
         if self._phase is Phase.SHUTDOWN:
             return Verdict(th["shutdown_s"], 0.5, words="training is done, the processes stay")
-        return Verdict(th["startup_s"] if alive or not self._processes.known() else th["first_step_s"], 0.7)
+        working = self._loop_began or any(p.activity() == Activity.BUSY for p in alive)
+        return Verdict(th["first_step_s"] if working else th["startup_s"], 0.7, words="no step yet")
 
     def _talking(self, view: Verdict, p99_s: float, now_s: float) -> Verdict:
         """Output without steps (an evaluation's bars, a poller's lines) leaves more time, unless a rank is stopped."""
@@ -263,7 +263,7 @@ class HangDetector(SignatureDetector):
         if not earlier.count:
             return Verdict(th["restart_default_s"], 0.8, words="restarted, no step yet")
         alive = self._processes.alive(now_s)
-        idle = bool(alive) and all(p.activity() == "idle" for p in alive)
+        idle = bool(alive) and all(p.activity() == Activity.IDLE for p in alive)
         kind = "restart_idle" if idle else "restart"
         words = f"restarted, no step yet; start-up took {earlier.longest_s:.1f} s before"
         words += ", no rank uses the processor" if idle else ""

@@ -153,7 +153,7 @@ class Track:
         first = min([*own, *near], key=lambda o: o.index)
         self.episode = Episode(
             first.step, first.t_s, by_loss=by_loss or bool(near), by_grad=by_grad or (by_loss and bool(near)),
-            peak_loss=report.loss or 0.0, baseline=self._loss.median() if len(self._loss) else 0.0,
+            peak_loss=max((loss for step, loss in self.losses if step >= first.step), default=0.0), baseline=self._loss.median() if len(self._loss) else 0.0,
             last_outlier_step=report.step, evidence=[o.evidence for o in own],
         )  # fmt: skip
         if loss is not None and loss.regime:
