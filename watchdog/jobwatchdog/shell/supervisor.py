@@ -167,7 +167,7 @@ class Supervisor:
     async def settle(self, limit_s: float = 5.0) -> None:
         """Wait until what is queued is handled and no action runs."""
         deadline = time.monotonic() + limit_s
-        while self.busy() and time.monotonic() < deadline:
+        while self.busy() and time.monotonic() < deadline:  # noqa: ASYNC110 - two things must be still at once
             await asyncio.sleep(0.02)
 
     # ---- the engine -----------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import structlog
 
 from jobwatchdog import bundled
 from jobwatchdog.actuators import registry as actuator_registry
-from jobwatchdog.actuators.local.control import JobControl, LocalJob, PidJob
+from jobwatchdog.actuators.local.control import AttachError, JobControl, LocalJob, PidJob
 from jobwatchdog.actuators.local.launcher import LocalLauncher
 from jobwatchdog.actuators.local.records import AttemptPhase, JobSpec, job_folder, load_spec
 from jobwatchdog.ledger import Ledger
@@ -118,7 +118,7 @@ def control_of(spec: WatchSpec) -> JobControl | None:
     """Return how the job can be seen and restarted; None where there are only logs. AttachError says why not."""
     launcher = LocalLauncher(Path(spec.state_dir))
     if spec.pid is not None:
-        return PidJob.attach(launcher, spec.pid)
+        return _pid_job(launcher, spec.pid)
     if spec.logs:
         return None
     folder = job_folder(launcher.state_dir, JobId(spec.name))
@@ -126,6 +126,17 @@ def control_of(spec: WatchSpec) -> JobControl | None:
     if not spec.command and known is not None:
         return LocalJob(launcher, known)
     return LocalJob(launcher, JobSpec(job=JobId(spec.name), command=spec.command, cwd=spec.cwd, env=spec.env))
+
+
+def _pid_job(launcher: LocalLauncher, pid: int) -> JobControl:
+    try:
+        return PidJob.attach(launcher, pid)
+    except AttachError:
+        # The process was replaced by an attempt of ours: go on with that one.
+        for known in launcher.jobs():
+            if str(known.job).startswith(f"pid-{pid}-") and (launcher.latest_attempt(known.job) or 0) > 0:
+                return LocalJob(launcher, known)
+        raise
 
 
 def make_agent(spec: WatchSpec, control: JobControl | None, job: JobId, send: Any) -> NodeAgent:

@@ -1,0 +1,5 @@
+"""`python -m jobwatchdog`."""
+
+from jobwatchdog.cli import main
+
+main()

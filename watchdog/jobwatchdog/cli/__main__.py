@@ -1,0 +1,5 @@
+"""`python -m jobwatchdog.cli`."""
+
+from jobwatchdog.cli import main
+
+main()
