@@ -6,9 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from jobwatchdog import bundled
+from jobwatchdog.detectors import registry
+from jobwatchdog.incidents import CausalTable
 from jobwatchdog.model import Kind, Mode
 from jobwatchdog.policy.load import PolicyErrors, check_policy, load_policy
-from jobwatchdog.testing.policy_tests import run_policy_tests
+from jobwatchdog.signals.catalogue import Catalogue, parse_catalogue
+from jobwatchdog.signals.scanner import Scanner, compile_database
+from jobwatchdog.testing.policy_tests import Kit, run_policy_tests
 
 POLICIES = sorted(
     path for path in (Path(__file__).parents[2] / "policies").glob("*/*.yaml") if not path.name.endswith(".test.yaml")
@@ -28,10 +33,23 @@ def test_a_bundled_policy_has_no_problem(path: Path) -> None:
     assert [str(p) for p in problems if "spec.notify" not in p.message] == []
 
 
+@pytest.fixture(scope="module")
+def kit() -> Kit:
+    """The real scanner and detectors, compiled once."""
+    found = [one for name, text in bundled.signature_texts() for one in parse_catalogue(text, name)]
+    catalogue, documents = Catalogue(found), bundled.detector_documents()
+    database = compile_database(catalogue)
+    return Kit(
+        scanner=lambda: Scanner(catalogue, database=database),
+        detectors_for=lambda job: registry.build(job, documents),
+        causes=CausalTable.parse(bundled.causal_table_text()),
+    )
+
+
 @pytest.mark.parametrize("path", POLICIES, ids=lambda path: path.stem)
-def test_a_bundled_policy_passes_its_tests(path: Path) -> None:
+def test_a_bundled_policy_passes_its_tests(path: Path, kit: Kit) -> None:
     """The file beside it."""
-    failed = [f"{r.file}:{r.line} {r.name}\n{r.message}" for r in run_policy_tests(*texts(path)) if not r.passed]
+    failed = [f"{r.file}:{r.line} {r.name}\n{r.message}" for r in run_policy_tests(*texts(path), kit) if not r.passed]
     assert not failed, "\n".join(failed)
 
 
@@ -109,3 +127,21 @@ def test_a_mistake_in_a_test_file_has_its_place(crash: tuple[str, str], event: s
     with pytest.raises(PolicyErrors, match=r"t\.yaml:4:\d+: ") as caught:
         run_policy_tests(*crash, one(event), "t.yaml")
     assert words in str(caught.value)
+
+
+def test_lines_of_a_log_are_read_bit_by_bit(crash: tuple[str, str], kit: Kit) -> None:
+    """What was written before is still known."""
+    events = """tests:
+  - test: it
+    events:
+      - {log: "step: 1 loss: 2.0"}
+      - {at: 1s, log: "step: 2 loss: 2.0", expect: {nothing: true}}
+      - at: 30s
+        log: |
+          Traceback (most recent call last):
+            File "t.py", line 1, in <module>
+          NameError: name 'x' is not defined
+        expect: {rule: bug}
+"""
+    (result,) = run_policy_tests(*crash, events, "t.yaml", kit)
+    assert result.passed, result.message

@@ -48,6 +48,8 @@ class History:
 
     def started(self, plan: Plan, kind: Kind, onset_step: int | None, now_s: float) -> None:
         """A plan begins: its actions count from now on."""
+        if len(self.plans) >= PAST_MAX:
+            del self.plans[next(iter(self.plans))]
         self.plans[plan.id] = PlanPast(plan.policy, plan.rule, plan.rung, plan.job, kind, now_s, onset_step)
         for action in plan.actions:
             self._remember(

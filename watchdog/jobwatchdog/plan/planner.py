@@ -33,6 +33,8 @@ from jobwatchdog.policy.durations import format_duration
 from jobwatchdog.policy.match import match_rule, selects
 from jobwatchdog.policy.model import CHANGES_THE_RUN, Policy, Rule, Rung, Step
 
+UNSTARTED_MAX = 10_000  # plans remembered that nobody started: all of a policy that observes
+
 
 @dataclass(slots=True)
 class _Draft:
@@ -135,6 +137,8 @@ class Planner:
         if plan is None or not draft.allowed:
             return _refused(incident, policy, draft.checks, now_s)
         self._onsets[plan.id] = (incident.kind, incident.onset_step)
+        if len(self._onsets) > UNSTARTED_MAX:
+            del self._onsets[next(iter(self._onsets))]
         return PlanMade(now_s=now_s, plan=plan, checks=tuple(draft.checks))
 
     def _rung(

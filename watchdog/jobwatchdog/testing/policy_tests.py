@@ -13,8 +13,8 @@
             incident: {kind: rank_crash, ranks: [3], onset_step: 120}
             expect: {rung: 2}
 
-An event is one of `incident` (facts, as a detector would find them), `log` (lines, read by the real scanner,
-detectors and engine), `receipt: done|failed|skipped` and `verify: passed|failed` of the last plan, and
+An event is one of `incident` (facts, as a detector would find them), `log` (the next lines of one log, read by the
+real scanner, detectors and engine), `receipt: done|failed|skipped` and `verify: passed|failed` of the last plan, and
 `close_breaker: WHO`. `expect` names only what matters: `rule`, `rung`, `mode`, `actions` (a verb, or a verb with the
 arguments that matter), `refused` (words found in the failed check), or `nothing: true`.
 Plans count against their budgets whatever the mode, so that a policy under observation can be tested in full.
@@ -66,6 +66,7 @@ from jobwatchdog.signals.scanner import Scanner, StreamInfo
 
 START_S: Final = 1_700_000_000.0  # when every test begins
 JOB: Final = JobId("job")
+SETTLE_S: Final = 12.0  # longer than an engine waits for a cause to stand still
 TICKS_MAX: Final = 10_000
 
 
@@ -164,7 +165,7 @@ class EventSpec(_Strict):
         given = self.model_fields_set & {"incident", "log", "receipt", "verify", "close_breaker"}
         if len(given) != 1:
             raise ValueError("an event is one of incident, log, receipt, verify, close_breaker")
-        if self.expect is None and given & {"incident", "log"}:
+        if self.expect is None and "incident" in given:
             raise ValueError("say what to `expect` of it")
         return self
 
@@ -257,13 +258,14 @@ class _Stage:
         )  # fmt: skip
         self._plan: Plan | None = None
         self._count = 0
+        self._reader: _Reader | None = None
 
     def play(self, event: EventSpec) -> Answer:
         now_s = START_S + event.at
         if event.incident is not None:
             return self._incident(event.incident, now_s)
         if event.log is not None:
-            return self._log(event.log, event.at)
+            return self._log(event.log, now_s)
         if event.close_breaker is not None:
             self._planner.close_breaker(self._policy.name)
             return None
@@ -299,27 +301,47 @@ class _Stage:
                 self._job = replace(self._job, attempt=self._job.attempt + 1)
         return answer
 
-    def _log(self, lines: Sequence[str] | str, at_s: float) -> Answer:
-        """The whole way from bytes to decisions; the engine of its own rehearses and orders nothing."""
-        if self._kit is None:
-            raise _CannotPlayError("log lines need the detectors, which this run was not given")
+    def _log(self, lines: Sequence[str] | str, now_s: float) -> Answer:
+        """The whole way from bytes to decisions; the engine rehearses and orders nothing."""
+        if self._reader is None:
+            if self._kit is None:
+                raise _CannotPlayError("log lines need the detectors, which this run was not given")
+            self._reader = _Reader(self._kit, self._policy, self._spec.fleet_nodes, self._job)
         text = lines if isinstance(lines, str) else "\n".join(lines)
-        scanner = self._kit.scanner()
-        stream = scanner.open(StreamInfo("test.log", job=JOB))
-        signals = [*scanner.feed(stream, (text.rstrip("\n") + "\n").encode()), *scanner.finish(stream)]
-        engine = Engine(
-            self._kit.detectors_for, self._kit.causes, [self._policy],
-            fleet_nodes=self._spec.fleet_nodes, rehearse=True, settle_s=0.0,
-        )  # fmt: skip
-        now_s = START_S + at_s
-        made: list[Decision] = engine.handle(JobRegistered(now_s=now_s, job=self._job))
-        made += engine.handle(SignalsObserved(now_s=now_s, signals=tuple(signals)))
-        made += engine.handle(LogEnded(now_s=now_s, job=JOB))
-        due = engine.next_deadline_s()
-        made += engine.handle(Tick(now_s=now_s if due is None else max(now_s, due)))
-        plans = [one for one in made if isinstance(one, PlanMade)]
-        refused = [one for one in made if isinstance(one, PlanRefused)]
-        return plans[0] if plans else refused[0] if refused else None
+        return self._reader.read(text.rstrip("\n") + "\n", now_s)
+
+
+class _Reader:
+    """A log that is written bit by bit, under an engine of its own."""
+
+    def __init__(self, kit: Kit, policy: Policy, fleet_nodes: int | None, job: Job) -> None:
+        self._scanner = kit.scanner()
+        self._stream = self._scanner.open(StreamInfo("test.log", job=JOB))
+        self._engine = Engine(kit.detectors_for, kit.causes, [policy], fleet_nodes=fleet_nodes, rehearse=True)
+        self._engine.handle(JobRegistered(now_s=START_S, job=job))
+
+    def read(self, text: str, now_s: float) -> Answer:
+        """What was decided about these lines; the end of the log settles what they left open."""
+        signals = tuple(self._scanner.feed(self._stream, text.encode()))
+        self._until(now_s)
+        made = self._engine.handle(SignalsObserved(now_s=now_s, signals=signals))
+        made += self._until(now_s + SETTLE_S)
+        if not any(isinstance(one, PlanMade) for one in made):
+            made += self._engine.handle(LogEnded(now_s=now_s + SETTLE_S, job=JOB))
+            made += self._until(now_s + 2 * SETTLE_S)
+        answers = [one for one in made if isinstance(one, PlanMade | PlanRefused)]
+        plans = [one for one in answers if isinstance(one, PlanMade)]
+        return next(iter([*plans, *answers]), None)
+
+    def _until(self, now_s: float) -> list[Decision]:
+        """Ticks as the engine asks for them."""
+        made: list[Decision] = []
+        for _ in range(TICKS_MAX):
+            due = self._engine.next_deadline_s()
+            if due is None or due > now_s:
+                break
+            made += self._engine.handle(Tick(now_s=due))
+        return made
 
 
 # ---- comparing --------------------------------------------------------------------------------------
