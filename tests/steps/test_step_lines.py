@@ -190,6 +190,7 @@ def phases(*lines: str) -> list[tuple[Phase, bool]]:
         ),
         ("[12:00:01] step 1200/5000 loss 2.4187 grad_norm 0.41", "generic", 1200, 2.4187, 0.41, None),
         ("Step: 1200, Loss: 2.4187", "generic", 1200, 2.4187, None, None),
+        ("step 1200 | 1834 tok/s, loss 2.4187", "generic", 1200, 2.4187, None, None),
         ('{"step": 1200, "loss": 2.4187, "lr": 0.001}', "generic", 1200, 2.4187, None, None),
         ('{"loss": 2.4187, "global_step": 1200}', "generic", 1200, 2.4187, None, None),
         (

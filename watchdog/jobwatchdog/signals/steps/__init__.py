@@ -6,7 +6,6 @@ with the state of its stream. A line that hits several triggers of one parser is
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -54,8 +53,6 @@ _NAMED: Final = (
     StepParser("verl", oneline.VERL_TRIGGERS, oneline.parse_verl),
     StepParser("mllog", mllog.TRIGGERS, mllog.parse),
 )
-_SPECIFIC: Final = re.compile("|".join(f"(?:{t})" for parser in _NAMED for t in parser.triggers))
-
 PARSERS: Final[dict[str, StepParser]] = {
     parser.id: parser
     for parser in (
@@ -64,7 +61,7 @@ PARSERS: Final[dict[str, StepParser]] = {
         StepParser("nvidia-smi-q", nvidia_smi.Q_TRIGGERS, nvidia_smi.parse_q),
         StepParser("nvidia-smi-csv", nvidia_smi.CSV_TRIGGERS, nvidia_smi.parse_csv),
         StepParser("straggler", straggler.TRIGGERS, straggler.parse),
-        StepParser("generic-step", generic.TRIGGERS, generic.Generic(_SPECIFIC)),
+        StepParser("generic-step", generic.TRIGGERS, generic.parse),
     )
 }
 

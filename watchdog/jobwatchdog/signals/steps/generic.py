@@ -22,45 +22,46 @@ TRIGGERS: Final = (
 )
 
 _STEP: Final = re.compile(
-    rf"(?i)\b{_STEP_WORD}s?[\"']?\]?[ :=#]{{1,3}}[\"'\[]?(?P<step>\d+)(?![\d.])(?: *(?:/|of) *(?P<total>\d+))?"
+    rf"\b{_STEP_WORD}s?[\"']?\]?[ :=#]{{1,3}}[\"'\[]?(?P<step>\d+)(?![\d.])(?: *(?:/|of) *(?P<total>\d+))?"
 )
-_EPOCH: Final = re.compile(r"(?i)\bEpoch:? *\[?(?P<epoch>\d+)(?:/\d+)?\]?|^\s*\[(?P<bare>\d+)/\d+\] Iter\b")
-_EPOCH_STEP: Final = re.compile(r"(?i)\bEpoch:? *\[?(?P<epoch>\d+)\]?[ \[]+(?P<step>\d+)/(?P<total>\d+)")
+_EPOCH: Final = re.compile(r"\bepoch:? *\[?(?P<epoch>\d+)(?:/\d+)?\]?|^\s*\[(?P<bare>\d+)/\d+\] iter\b")
+_EPOCH_STEP: Final = re.compile(r"\bepoch:? *\[?(?P<epoch>\d+)\]?[ \[]+(?P<step>\d+)/(?P<total>\d+)")
 _LOSS: Final = re.compile(
-    rf"(?i)(?<![\w/]){_LOSS_WORD}[\"']?[ :=]{{1,3}}[\"']?(?P<loss>{NUMBER})(?![\w])(?: *\((?P<mean>{NUMBER})\))?"
+    rf"(?<![\w/]){_LOSS_WORD}[\"']?[ :=]{{1,3}}[\"']?(?P<loss>{NUMBER})(?![\w])(?: *\((?P<mean>{NUMBER})\))?"
 )
-_GRAD: Final = re.compile(rf"(?i)\b(?:grad(?:ient)?[ _-]?norm|gnorm)[\"']?[ :=]{{1,3}}[\"']?({NUMBER})")
-_TIME: Final = re.compile(rf"(?i)\b(?:step|iter|batch)[_ ]?time[\"']?[ :=]{{1,3}}({NUMBER}) ?(ms|s)\b")
-_NOT_TRAINING: Final = re.compile(r"(?i)\b(?:val(?:id\w*)?|eval\w*|test\w*|dev|best|warning|error|overflow)[ _:/]")
+_GRAD: Final = re.compile(rf"\b(?:grad(?:ient)?[ _-]?norm|gnorm)[\"']?[ :=]{{1,3}}[\"']?({NUMBER})")
+_TIME: Final = re.compile(rf"\b(?:step|iter|batch)[_ ]?time[\"']?[ :=]{{1,3}}({NUMBER}) ?(ms|s)\b")
+_NAMED_SHAPE: Final = re.compile(  # what the named formats' own triggers find among the lines that hit ours
+    r"\biter \d+(?:: loss| step \d)|\bstep:(?:\d+(?:/\d+ | - )| +\d+ +loss: )|\| *consumed |training epoch \d|"
+    r"iteration: +\d+ / |(?:it|step|batch)/s[,\]]|s/(?:it|step|batch)[,\]]|iter time \(s\)|\{'loss': |:::mllog"
+)
+_NOT_TRAINING: Final = re.compile(r"\b(?:val(?:id\w*)?|eval\w*|test\w*|dev|best|warning|error|overflow)[ _:/]")
 
 
-class Generic:
-    """Reads what `specific` (the union of the named formats) does not match."""
+def parse(line: str, state: StepState) -> list[Signal]:
+    """A step and a loss, each beside its word, in a line that no named format knows."""
+    low = line.lower()  # once: ignoring case in each pattern costs several times as much
+    if len(low) > 4_000 or _NAMED_SHAPE.search(low) or _NOT_TRAINING.search(low):
+        return []
+    place = _EPOCH_STEP.search(low) or _STEP.search(low)
+    loss = _LOSS.search(low)
+    if place is None or loss is None:
+        return []
+    grad = _GRAD.search(low) if "norm" in low else None
+    taken = _TIME.search(low) if "time" in low else None
+    total = number(place.group("total"))
+    step = int(place.group("step")) + _epochs_before(low, total)
+    report = StepReport(
+        framework="generic-epoch" if _EPOCH.search(low) else "generic", step=step, loss=number(loss.group("loss")),
+        grad_norm=number(grad.group(1)) if grad else None, step_time_s=_seconds(taken), text=line[:TEXT_MAX],
+    )  # fmt: skip
+    return [with_loss_memory(report, state)]
 
-    def __init__(self, specific: re.Pattern[str]) -> None:
-        self._specific = specific
 
-    def __call__(self, line: str, state: StepState) -> list[Signal]:
-        if len(line) > 4_000 or ":::MLLOG" in line or _NOT_TRAINING.search(line) or self._specific.search(line):
-            return []
-        place = _EPOCH_STEP.search(line) or _STEP.search(line)
-        loss = _LOSS.search(line)
-        if place is None or loss is None:
-            return []
-        grad, taken = _GRAD.search(line), _TIME.search(line)
-        total = number(place.group("total"))
-        step = int(place.group("step")) + self._epochs_before(line, total)
-        report = StepReport(
-            framework="generic-epoch" if _EPOCH.search(line) else "generic", step=step, loss=number(loss.group("loss")),
-            grad_norm=number(grad.group(1)) if grad else None, step_time_s=_seconds(taken), text=line[:TEXT_MAX],
-        )  # fmt: skip
-        return [with_loss_memory(report, state)]
-
-    @staticmethod
-    def _epochs_before(line: str, total: float | None) -> int:
-        """Steps of the epochs before, where the line counts within an epoch of known length."""
-        epoch = _EPOCH.search(line)
-        return int(epoch.group("epoch") or epoch.group("bare")) * int(total) if epoch is not None and total else 0
+def _epochs_before(low: str, total: float | None) -> int:
+    """Steps of the epochs before, where the line counts within an epoch of known length."""
+    epoch = _EPOCH.search(low)
+    return int(epoch.group("epoch") or epoch.group("bare")) * int(total) if epoch is not None and total else 0
 
 
 def _seconds(found: re.Match[str] | None) -> float | None:
