@@ -24,6 +24,8 @@ Sources
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from jobwatchdog.detectors.base import SignatureDetector, Thresholds
 from jobwatchdog.detectors.loss_nan.series import Bad, Overflows, Series
 from jobwatchdog.detectors.moments import seen_at
@@ -78,7 +80,7 @@ class LossNanDetector(SignatureDetector):
         finding = self.finding(match)
         step = match.fields.get("step")
         onset = int(step) if step else self._last_step
-        return [_with_onset(finding, onset, seen_at(match.t_s, now_s))]
+        return [replace(finding, onset_step=onset, onset_s=seen_at(match.t_s, now_s))]
 
     def _step(self, report: StepReport, now_s: float) -> list[Finding]:
         if report.framework == "overflow":
@@ -121,14 +123,6 @@ class LossNanDetector(SignatureDetector):
         """Build the finding; a rank that printed a NaN is not thereby broken hardware, unless its line says so."""
         named = suspects if suspects is not None else None if "rerun" in match.tags else NOBODY
         return super().finding(match, named, role)
-
-
-def _with_onset(finding: Finding, step: int | None, t_s: float | None) -> Finding:
-    return Finding(
-        kind=finding.kind, job=finding.job, detector=finding.detector, role=finding.role,
-        confidence=finding.confidence, cause_class=finding.cause_class, restart_helps=finding.restart_helps,
-        suspects=finding.suspects, evidence=finding.evidence, onset_step=step, onset_s=t_s, summary=finding.summary,
-    )  # fmt: skip
 
 
 def build(job: JobId, thresholds: Thresholds) -> LossNanDetector:

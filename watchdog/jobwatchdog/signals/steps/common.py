@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from jobwatchdog.model import Signal, StepReport
@@ -104,9 +104,4 @@ def with_loss_memory(report: StepReport, state: StepState) -> StepReport:
         return report
     if report.framework not in state.loss_seen:
         return report
-    return StepReport(
-        framework=report.framework, step=report.step, total=report.total, micro_step=report.micro_step,
-        loss_missing=True, grad_norm=report.grad_norm, lr=report.lr, step_time_s=report.step_time_s,
-        data_time_s=report.data_time_s, skipped=report.skipped, nan_count=report.nan_count,
-        loss_scale=report.loss_scale, text=report.text,
-    )  # fmt: skip
+    return replace(report, loss_missing=True)
