@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
@@ -117,9 +118,8 @@ async def run_demo(fault: str, folder: Path, *, ray: bool, steps: int) -> int:
     what = "PyTorch with gloo" if torch else "plain processes (PyTorch is not installed)"
     err.print(f"a two-rank training job ({what}), watched; in step 25 {_WHAT[fault]}", style="dim")
     screen = _Screen(fault, steps)
-    with Live(screen, console=out, refresh_per_second=8, transient=False, auto_refresh=out.is_terminal) as live:
-        if not out.is_terminal:
-            live.stop()
+    live = Live(screen, console=out, refresh_per_second=8) if out.is_terminal else contextlib.nullcontext()
+    with live:
         code = await watch_live(
             spec, ray=ray, on_decision=screen.decision, on_output=screen.output, on_poll=screen.poll
         )

@@ -82,9 +82,8 @@ def explain(
             f"no incident {incident} in these logs", f"there are: {', '.join(i.id for i in result.incidents) or 'none'}"
         )
     if format is Format.JSON:
-        wanted = {one.id for one in chosen}
-        found = result.as_json()["incidents"]
-        print_json([entry for entry in found if entry["id"] in wanted])  # type: ignore[union-attr,index,call-overload]
+        wanted = {str(one.id) for one in chosen}
+        print_json([entry for entry in result.incidents_json() if entry["id"] in wanted])
         return
     for one in chosen:
         show_incident(one, out)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from jobwatchdog.cli.console import Exit, Format, err, fail, out, plain_errors, policy_texts, print_json
+
+if TYPE_CHECKING:
+    from jobwatchdog.sources.files import LogFile
 
 
 @plain_errors
@@ -73,9 +76,8 @@ class _Progress:
         if stop is not None:
             stop()
 
-    def begin(self, files: list[object]) -> Callable[[int], None] | None:
-        sizes = [getattr(file, "size", None) for file in files]
-        total = sum(size for size in sizes if size)
+    def begin(self, files: list[LogFile]) -> Callable[[int], None] | None:
+        total = sum(file.size or 0 for file in files)
         if total < self.BYTES_MIN or not sys.stderr.isatty():
             return None
         from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn

@@ -61,7 +61,7 @@ class ReplayResult:
         """Return plain JSON, version 1 of the layout in docs/replay.md."""
         return {
             "version": 1,
-            "incidents": [self._incident(incident) for incident in self.incidents],
+            "incidents": list(self.incidents_json()),
             "skipped": [{"path": s.path, "reason": s.reason} for s in self.skipped],
             "stats": {
                 "files": self.files,
@@ -74,7 +74,11 @@ class ReplayResult:
             "detectors_left_out": [{"detector": f.detector, "error": f.error} for f in self.failed_detectors],
         }
 
-    def _incident(self, incident: Incident) -> Json:
+    def incidents_json(self) -> list[dict[str, Json]]:
+        """Return the incidents as plain JSON, the one to look at first in front."""
+        return [self._incident(incident) for incident in self.incidents]
+
+    def _incident(self, incident: Incident) -> dict[str, Json]:
         first = incident.evidence[0] if incident.evidence else Evidence("")
         suspects = incident.suspects
         return {

@@ -52,6 +52,8 @@ class OutcomeDetector(BaseDetector):
 
     def _forget(self) -> None:
         self._alarmed = False
+        self._alarm_at = 0.0
+        self._alarm_file: str | None = None
         self._ended = False
         self._steps: set[int] = set()
         self._highest: int | None = None
@@ -65,9 +67,9 @@ class OutcomeDetector(BaseDetector):
     def observe(self, signal: Signal, now_s: float) -> list[Finding]:
         """Take lines, phases, steps and the launcher's view."""
         if isinstance(signal, StepReport):
-            return self._step(signal)
+            return self._step(signal, now_s)
         if isinstance(signal, LogMatch):
-            return self._line(signal)
+            return self._line(signal, now_s)
         if isinstance(signal, PhaseChanged):
             if signal.phase is Phase.SHUTDOWN and signal.begin:
                 self._ended = True
@@ -79,22 +81,25 @@ class OutcomeDetector(BaseDetector):
                 return [self._say("ended", signal)]
         return []
 
-    def _line(self, match: LogMatch) -> list[Finding]:
+    def _line(self, match: LogMatch, now_s: float) -> list[Finding]:
         if match.role is Role.BENIGN:
             said = "cancelled" if "cancelled" in match.tags else "ended"
             self._ended |= said == "ended"
             return [self._say(said, match)]
         if match.kind is not None:
             self._alarmed = True
+            self._alarm_at, self._alarm_file = now_s, match.origin.file
             self._steps.clear()
         return []
 
-    def _step(self, report: StepReport) -> list[Finding]:
+    def _step(self, report: StepReport, now_s: float) -> list[Finding]:
         """Steps beyond those seen before show that the run lives; steps from the beginning, that it was started anew."""
         wanted = self.thresholds.get("progress_steps", 3.0)
         if not self._alarmed and not self._ended:
             self._highest = max(report.step, self._highest or 0)
             return []
+        if self._alarmed and now_s <= self._alarm_at and report.origin.file != self._alarm_file:
+            return []  # two files without times: which line came first is not known
         self._steps.add(report.step)
         if len(self._steps) < wanted:
             return []

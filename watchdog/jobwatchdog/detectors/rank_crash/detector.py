@@ -89,8 +89,8 @@ class RankCrashDetector(SignatureDetector):
         if seen.state not in (ProcState.GONE, ProcState.ZOMBIE) or seen.origin.rank is None:
             return []
         rank = seen.origin.rank
-        if seen.state is ProcState.GONE and all(rank != known for _, known in self._gone):
-            self._gone.append((seen.t_s if seen.t_s is not None else now_s, rank))
+        if seen.state is ProcState.GONE and seen.exit_code is None and seen.exit_signal is None:
+            return self._ended_somehow(rank, seen, now_s)
         killed = seen.exit_signal is not None and seen.exit_signal not in (_SIGTERM, _SIGINT)
         failed = seen.exit_code is not None and seen.exit_code != 0
         if rank in self._dead or not (killed or failed):
@@ -112,6 +112,31 @@ class RankCrashDetector(SignatureDetector):
                 onset_s=seen.t_s or now_s,
                 confirmed=True,
                 summary=f"rank {rank} ended by {how}",
+            )
+        ]
+
+    def _ended_somehow(self, rank: int, seen: ProcessSeen, now_s: float) -> list[Finding]:
+        """How it ended is known to its parent alone. The first to go is suspected once something confirms that the
+        job did not simply come to its end."""
+        if any(rank == known for _, known in self._gone):
+            return []
+        at = seen.t_s if seen.t_s is not None else now_s
+        self._gone.append((at, rank))
+        first = self._first_gone()
+        if first.ranks != (rank,) and len(self._gone) > 1 and self._gone[0][0] != at:
+            return []
+        return [
+            Finding(
+                kind=Kind.RANK_CRASH,
+                job=self.job,
+                detector=self.id,
+                role=Role.CAUSE,
+                confidence=0.9,
+                suspects=first,
+                evidence=(Evidence(f"rank {rank} (process {seen.origin.pid}) ended before the others", t_s=at),),
+                onset_s=at,
+                replaces=True,
+                summary=f"rank {rank} ended before the others",
             )
         ]
 
