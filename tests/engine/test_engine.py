@@ -86,7 +86,7 @@ def states(scene: Scene) -> list[IncidentState]:
 def crash_and_restart(scene: Scene, at_s: float, attempt: int) -> None:
     scene.match(at_s, Kind.RANK_CRASH, rank=1)
     scene.until(at_s + 5)
-    scene.receipt(at_s + 6, Outcome.DONE, new_attempt=attempt, step=20)
+    scene.receipt(at_s + 6, Outcome.DONE, new_attempt=attempt, checkpoint_step=20)
     scene.registered(at_s + 7, attempt)
 
 
@@ -125,13 +125,43 @@ def test_steps_of_the_new_attempt_close_the_incident(scene: Scene) -> None:
     assert states(scene)[-1] is IncidentState.RESOLVED
 
 
+def test_a_job_that_ends_well_because_we_ended_it_is_still_restarted(scene: Scene) -> None:
+    """A trainer that saves and exits with 0 on SIGTERM has not finished."""
+    scene.match(30.0, Kind.RANK_CRASH, rank=1)
+    scene.until(33.0)
+    scene.state(34.0, JobPhase.SUCCEEDED, exit_code=0)
+    scene.receipt(35.0, Outcome.DONE, new_attempt=1, checkpoint_step=20)
+    scene.registered(36.0, 1)
+    scene.steps(40.0, 21, 25)
+    assert states(scene)[-1] is IncidentState.RESOLVED
+
+
+def test_the_step_resumed_from_is_not_a_new_one(scene: Scene) -> None:
+    """A job that prints its first line for the checkpoint's own step has made none yet."""
+    crash_and_restart(scene, 30.0, 1)
+    scene.steps(45.0, 20, 24)
+    assert states(scene)[-1] is IncidentState.VERIFYING
+    scene.step(51.0, 25)
+    assert states(scene)[-1] is IncidentState.RESOLVED
+
+
+def test_a_checkpoint_counted_in_something_else_does_not_mislead(scene: Scene) -> None:
+    """Its number may be tokens: five steps seen are five steps."""
+    scene.match(30.0, Kind.RANK_CRASH, rank=1)
+    scene.until(35.0)
+    scene.receipt(36.0, Outcome.DONE, new_attempt=1, checkpoint_step=4_000_000)
+    scene.registered(37.0, 1)
+    scene.steps(45.0, 21, 25)
+    assert states(scene)[-1] is IncidentState.RESOLVED
+
+
 def test_a_receipt_that_comes_after_the_steps_still_verifies(scene: Scene) -> None:
     """The new attempt may be quicker than the word of its start."""
     scene.match(30.0, Kind.RANK_CRASH, rank=1)
     scene.until(33.0)
     scene.registered(35.0, 1)
     scene.steps(36.0, 21, 26)
-    scene.receipt(43.0, Outcome.DONE, new_attempt=1, step=20)
+    scene.receipt(43.0, Outcome.DONE, new_attempt=1, checkpoint_step=20)
     assert states(scene)[-1] is IncidentState.RESOLVED
 
 
@@ -142,7 +172,7 @@ def test_the_budget_holds_and_a_person_is_told(scene: Scene) -> None:
         scene.match(at_s, Kind.RANK_CRASH, rank=1)
         scene.until(at_s + 5)
         if scene.in_flight is not None:
-            scene.receipt(at_s + 6, Outcome.DONE, new_attempt=i + 1, step=20)
+            scene.receipt(at_s + 6, Outcome.DONE, new_attempt=i + 1, checkpoint_step=20)
             scene.registered(at_s + 7, i + 1)
             scene.steps(at_s + 10, 21, 30)
     assert [action.verb for action in orders(scene)].count(Verb.RESTART) == 2
@@ -196,7 +226,7 @@ def test_an_intent_without_receipt_is_waited_for(make_engine: Callable[..., Engi
     second.match(21.0, Kind.RANK_CRASH, rank=1)
     second.until(60.0)
     assert orders(second) == []
-    receipt = Receipt(action=action.id, outcome=Outcome.DONE, data={"new_attempt": 1, "step": 20})
+    receipt = Receipt(action=action.id, outcome=Outcome.DONE, data={"new_attempt": 1, "checkpoint_step": 20})
     second.feed(ActionFinished(now_s=61.0, receipt=receipt))
     second.registered(62.0, 1)
     second.steps(63.0, 21, 30)

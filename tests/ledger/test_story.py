@@ -47,7 +47,7 @@ async def test_a_story_from_disk_gives_the_same_decisions(tmp_path: Path, make_e
     scene.match(30.0, Kind.RANK_CRASH, rank=1)
     scene.until(40.0)
     scene.receipt(41.0, Outcome.DONE)
-    scene.receipt(42.0, Outcome.DONE, new_attempt=1, step=10)
+    scene.receipt(42.0, Outcome.DONE, new_attempt=1, checkpoint_step=10)
     scene.registered(43.0, 1)
     scene.steps(50.0, 11, 20)
     scene.match(80.0, Kind.CUDA_ERROR, rank=0)

@@ -8,7 +8,7 @@ from typing import TypeVar
 from jobwatchdog.detectors.base import BaseDetector
 from jobwatchdog.engine.lifecycle import Stage
 from jobwatchdog.engine.ports import Change, Detector, Planner, Tracker
-from jobwatchdog.engine.progress import as_counted
+from jobwatchdog.engine.progress import as_counted, ending_it
 from jobwatchdog.engine.remedy import Remedy
 from jobwatchdog.engine.runtime import JobRuntime, Limits, Steps, Wait, run_from_history
 from jobwatchdog.incidents import CausalTable, IncidentTracker
@@ -225,6 +225,8 @@ class Engine:
     def _job_state(self, runtime: JobRuntime, signal: JobStateSeen) -> None:
         runtime.seen = signal.state
         why = _ENDS.get(signal.state)
+        if signal.state is JobPhase.SUCCEEDED and ending_it(runtime):
+            return  # many end with code 0 when they are told to end
         if why is not None:
             self._remedy.job_ended(runtime, why, signal.state, self._now)
         else:

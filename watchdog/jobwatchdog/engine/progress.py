@@ -37,16 +37,22 @@ def note_restart(rt: JobRuntime, run: PlanRun, receipt: Receipt) -> None:
     """Where the new attempt begins; a restart that found nothing to do leaves the running one."""
     done = receipt.outcome is Outcome.DONE
     run.new_attempt = _whole(receipt.data.get("new_attempt")) or (run.attempt + 1 if done else rt.job.attempt)
-    run.base_step = _whole(receipt.data.get("step")) if done else rt.steps.newest
+    run.resume_step = _whole(receipt.data.get("checkpoint_step"))
+    run.base_step = None if done else rt.steps.newest
 
 
 def reached(rt: JobRuntime, run: PlanRun) -> bool:
-    """Whether enough new steps were made. Without a known step to resume from, the first one seen is new."""
+    """Whether enough new steps were made.
+
+    The first step that a new attempt reports is new, unless it only repeats the one that it resumed from. A
+    checkpoint's own number is not more than a hint: some count tokens or epochs in it.
+    """
     if rt.steps.newest is None or rt.steps.first is None:
         return False
     if run.new_attempt is not None and rt.job.attempt < run.new_attempt:
         return False  # a late line of the attempt that was replaced
-    base = run.base_step if run.base_step is not None else rt.steps.first - 1
+    first = rt.steps.first if rt.steps.first == run.resume_step else rt.steps.first - 1
+    base = run.base_step if run.base_step is not None else first
     run.target_step = base + (wanted(run) or Verify()).steps
     return rt.steps.newest >= run.target_step
 
@@ -70,6 +76,12 @@ def overtaken(run: PlanRun) -> bool:
     """A new attempt began that is not this plan's doing, and the plan still means to act on the old one."""
     ordered, ahead = _verbs(run)
     return Verb.RESTART not in ordered and bool(ahead & {Verb.RESTART, Verb.STOP, Verb.SIGNAL})
+
+
+def ending_it(rt: JobRuntime) -> bool:
+    """Whether it is we who end the attempt right now."""
+    action = rt.run.in_flight if rt.run is not None else None
+    return action is not None and action.verb is Verb.RESTART
 
 
 def _verbs(run: PlanRun) -> tuple[set[Verb], set[Verb]]:

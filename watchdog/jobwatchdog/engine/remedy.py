@@ -224,19 +224,20 @@ class Remedy:
         if receipt.outcome is Outcome.UNKNOWN:
             return  # the shell looks into it and reports again, or the deadline calls a person
         run.in_flight, run.due_s = None, None
+        if action.verb is Verb.RESTART and receipt.outcome is not Outcome.DONE and rt.seen is JobPhase.SUCCEEDED:
+            self.job_ended(rt, "it finished before it could be restarted", JobPhase.SUCCEEDED, now_s)
+            return
         if receipt.outcome is not Outcome.DONE:
             rt.keys.pop(action.key, None)  # it is known not to have happened: a later fault may need it
         if receipt.outcome is Outcome.FAILED and not progress.may_fail(run, action):
-            self._plan_failed(rt, run, f"{action.verb} failed: {receipt.detail}", now_s)
+            why = f"{action.verb} failed: {receipt.detail}"
+            self._finish(rt, now_s, why)
+            self._next_rung(rt, run, why, now_s)
             return
         if action.verb is Verb.RESTART:
             progress.note_restart(rt, run, receipt)
         run.at += 1
         self._order_next(rt, run, now_s)
-
-    def _plan_failed(self, rt: JobRuntime, run: PlanRun, why: str, now_s: float) -> None:
-        self._finish(rt, now_s, why)
-        self._next_rung(rt, run, why, now_s)
 
     def _next_rung(self, rt: JobRuntime, run: PlanRun, why: str, now_s: float) -> None:
         """Open the incident again and ask at once; no further plan means that a person is called."""

@@ -89,7 +89,8 @@ class PlanRun:
     last_plans: int = 0  # plans made for this incident, this one included
     start_step: int | None = None  # newest step when the plan was made
     target_step: int | None = None
-    base_step: int | None = None
+    base_step: int | None = None  # newest step when the plan was done, if the attempt goes on
+    resume_step: int | None = None  # of the checkpoint, if it is known
     new_attempt: int | None = None
 
     @property

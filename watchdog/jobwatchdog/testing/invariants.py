@@ -124,6 +124,8 @@ class Invariants:
         facts = self._job(action.job)
         if facts.in_flight is not None and facts.in_flight.id == id:
             facts.in_flight = None
+        if action.verb is Verb.RESTART and outcome is Outcome.DONE and facts.state is JobPhase.SUCCEEDED:
+            facts.state = None  # it ended well because it was told to end
         if action.verb is Verb.RESTART and outcome in (Outcome.FAILED, Outcome.SKIPPED):
             facts.restarts_s = facts.restarts_s[:-1]  # it did not happen: nothing was spent
         if outcome in (Outcome.FAILED, Outcome.SKIPPED) and self.keys.get(action.key) == id:

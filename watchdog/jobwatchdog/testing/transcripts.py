@@ -138,7 +138,7 @@ def _act(scene: Scene, now_s: float, verb: str, words: list[str]) -> None:
         case "state":
             scene.state(now_s, JobPhase(plain[0]), int(named["exit_code"]) if "exit_code" in named else None)
         case "done" | "failed" | "skipped" | "unknown":
-            data: dict[str, Json] = {key: int(value) for key, value in named.items()}
+            data: dict[str, Json] = {("checkpoint_step" if key == "step" else key): int(v) for key, v in named.items()}
             scene.receipt(now_s, _OUTCOMES[verb], " ".join(plain), **data)
         case "approve" | "refuse":
             scene.approval(now_s, verb == "approve", plain[0])
