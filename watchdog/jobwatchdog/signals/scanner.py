@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -12,24 +11,19 @@ from jobwatchdog.model import NO_JOB, JobId, LogMatch, Origin, Signal
 from jobwatchdog.signals import steps
 from jobwatchdog.signals.catalogue import Catalogue, CatalogueError, Problem, Signature
 from jobwatchdog.signals.multipattern import ENGINE_VERSION, Matcher, PatternRefusedError, compile_patterns
-from jobwatchdog.signals.prefixes import origin_from_path, split_prefix
+from jobwatchdog.signals.prefixes import Prefixed, origin_from_path, split_prefix
 from jobwatchdog.signals.text import decode, strip_ansi, virtual_lines
 from jobwatchdog.signals.timestamps import TimeState, parse_time
+from jobwatchdog.signals.wraps import WRAP_TRIGGERS, Join, may_wrap
 
 LINE_BYTES_MAX: Final = 1 << 20  # a longer line is looked at in pieces of this size
 TEXT_CHARS_MAX: Final = 2000
 WINDOW_BYTES: Final = 8192  # of a long line, what surrounds a hit
 LOOKBACK_LINES_MAX: Final = 40  # how far up a line without a time may borrow one
-WRAP_LINES_MAX: Final = 12
-WRAP_WIDTH_MIN: Final = 60
+LOOKBACK_BYTES_MAX: Final = 16 << 10
+LOOKBACK_LINE_BYTES: Final = 400
 REPEATS_FULL: Final = 100  # equal matches of a stream passed on one by one; after that at powers of two
 REPEAT_KEYS_MAX: Final = 4096
-
-# A record of C++ logging, or of a scheduler: where a terminal may have wrapped a message that matters.
-_WRAP_TRIGGERS: Final = (r"\.cpp:\d+\] ", r"slurmstepd: error: ", r"NCCL WARN ")
-_NEW_RECORD: Final = re.compile(
-    rb"\s*(?:\[|\d{4}-\d\d-\d\d|[A-Z][a-z]{2} +\d+ \d\d:|Traceback|File \"|slurmstepd:|srun:)"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +61,9 @@ class Stream:
     steps: steps.StepState = field(default_factory=steps.new_state)
     seen: OrderedDict[tuple[object, ...], int] = field(default_factory=OrderedDict)
     tail_cut: bool = False
-    looked_back_to: int = 0  # in the block in hand: above this no time is to be found that is not known yet
+    above: bytes = b""  # the last text before the block in hand
+    looked_back_to: int = 0  # offset in the block in hand: above this no time is to be found that is not known yet
+    joins: list[Join] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -85,7 +81,7 @@ def pattern_list(catalogue: Catalogue) -> list[str]:
     return [
         *(signature.pattern for signature in catalogue.signatures),
         *(trigger for _, trigger in steps.STEP_TRIGGERS),
-        *_WRAP_TRIGGERS,
+        *WRAP_TRIGGERS,
     ]
 
 
@@ -154,7 +150,9 @@ class Scanner:
             found = self._scan(stream, tail + b"\n", stream.line)
             stream.line += 1
             self.stats.lines += 1
-        return found
+        for join in stream.joins:
+            join.closed = True
+        return [*found, *self._joined(stream, b"", 0)]
 
     def _piece(self, stream: Stream, piece: bytes) -> list[Signal]:
         if not stream.tail_cut:
@@ -196,57 +194,75 @@ class Scanner:
         hits: list[tuple[int, int]] = []
         append = hits.append
         self._matcher.scan(text, lambda number, _start, end, _flags, _context: append((end, number)))
-        if not hits:
-            return []
         found: list[Signal] = []
         counted, number = 0, first_line
-        stream.looked_back_to = 0
         for hit in _hit_lines(text, hits):
             number += clean.count(b"\n", counted, hit.start)
             counted = hit.start
-            found += self._signals(stream, text, hit, number)
+            if stream.joins:
+                found += self._joined(stream, text, hit.start)
+            found += self._read(stream, text, hit, number)
+        if stream.joins:
+            found += self._joined(stream, text, len(text))
+        self._leave(stream, text)
         return found
 
-    def _signals(self, stream: Stream, text: bytes, hit: _Line, number: int) -> Iterator[Signal]:
+    def _leave(self, stream: Stream, text: bytes) -> None:
+        """Keep what the next block may look back to; offsets become those of the next block."""
+        size = len(text)
+        stream.above = text[-LOOKBACK_BYTES_MAX:] if size >= LOOKBACK_BYTES_MAX else stream.above + text
+        stream.above = stream.above[-LOOKBACK_BYTES_MAX:]
+        stream.looked_back_to -= size
+        for join in stream.joins:
+            join.at -= size
+
+    def _joined(self, stream: Stream, text: bytes, before: int) -> list[Signal]:
+        """What messages over several lines say as a whole, of those that are complete at offset `before`."""
+        found: list[Signal] = []
+        open_still: list[Join] = []
+        for join in stream.joins:
+            join.grow(text)
+            if not join.closed or join.at > before:
+                open_still.append(join)
+            elif (whole := join.joined()) is not None:
+                extra: set[int] = set()
+                self._matcher.scan(whole, _collect(extra))
+                line = decode(whole)
+                found += [
+                    match
+                    for pattern in sorted(extra - join.known)
+                    if pattern < len(self._signatures)
+                    and (match := self._match(stream, pattern, line, join.origin, join.time_s)) is not None
+                ]
+        stream.joins = open_still
+        return found
+
+    def _read(self, stream: Stream, text: bytes, hit: _Line, number: int) -> list[Signal]:
         start, end = hit.start, hit.end
         if end - start > WINDOW_BYTES:
             start, end = max(start, hit.at - WINDOW_BYTES // 2), min(end, hit.at + WINDOW_BYTES // 2)
         line = decode(text[start:end])
-        patterns = hit.patterns
-        if patterns[-1] >= self._wrap_from and (joined := _unwrap(text, hit)):
-            # The message continues on the next lines: look at the whole of it.
-            extra: set[int] = set()
-            self._matcher.scan(joined, lambda number, _start, _end, _flags, _context: extra.add(number))
-            patterns = sorted(extra)
-            line = decode(joined)
-        return iter(self._read(stream, text, hit.start, line, patterns, number))
-
-    def _read(
-        self, stream: Stream, text: bytes, start: int, line: str, patterns: list[int], number: int
-    ) -> list[Signal]:
         prefixed = split_prefix(line)
-        base = stream.origin
-        origin = Origin(
-            file=base.file,
-            line=number,
-            rank=prefixed.rank if prefixed.rank is not None else base.rank,
-            local_rank=prefixed.local_rank if prefixed.local_rank is not None else base.local_rank,
-            node=prefixed.node or base.node,
-            pid=prefixed.pid,
-        )
+        origin = _origin(stream.origin, prefixed, number)
         time_s = parse_time(line, stream.times)
         if time_s is None:
-            time_s = _borrowed_time(text, start, stream.looked_back_to, stream.times)
-        stream.looked_back_to = start
+            time_s = _borrowed_time(stream, text, hit.start)
+        stream.looked_back_to = hit.start
         self.stats.hits += 1
         found: list[Signal] = []
         parsers: set[str] = set()
-        for pattern in patterns:
-            if pattern < len(self._signatures):
-                if (match := self._match(stream, pattern, line, origin, time_s)) is not None:
-                    found.append(match)
-            elif pattern < self._wrap_from:
+        known: set[int] = set()
+        for pattern in hit.patterns:
+            if pattern >= self._wrap_from:
+                continue
+            if pattern >= len(self._signatures):
                 parsers.add(self._triggers[pattern - len(self._signatures)])
+            elif (match := self._match(stream, pattern, line, origin, time_s)) is not None:
+                found.append(match)
+                known.add(pattern)
+        if hit.patterns[-1] >= self._wrap_from and may_wrap(hit.end - hit.start):
+            first = text[hit.start : hit.end]
+            stream.joins.append(Join([first], hit.end + 1, number, origin, time_s, frozenset(known)))
         for parser in sorted(parsers):
             found += [
                 replace(signal, job=stream.info.job, t_s=time_s, origin=_with_rank(origin, signal))
@@ -294,14 +310,10 @@ class Scanner:
 
 
 def _regex(pattern: str) -> Any:
-    # The standard engine is several times quicker on short lines; the few RE2 spellings that it does not
-    # know go to RE2 itself.
-    try:
-        return re.compile(pattern)
-    except re.error:
-        import re2
+    # RE2 here too: its words mean what the catalogue was checked with, and no pattern takes exponential time.
+    import re2
 
-        return re2.compile(pattern)
+    return re2.compile(pattern)
 
 
 def _with_rank(origin: Origin, signal: Signal) -> Origin:
@@ -315,6 +327,15 @@ def _with_rank(origin: Origin, signal: Signal) -> Origin:
         local_rank=own.local_rank if own.local_rank is not None else origin.local_rank,
         node=own.node or origin.node,
     )
+
+
+def _collect(into: set[int]) -> Callable[[int, int, int, int, object], None]:
+    """Return a callback that notes which patterns match."""
+
+    def note(number: int, _start: int, _end: int, _flags: int, _context: object) -> None:
+        into.add(number)
+
+    return note
 
 
 def _hit_lines(text: bytes, hits: list[tuple[int, int]]) -> Iterator[_Line]:
@@ -338,45 +359,30 @@ def _hit_lines(text: bytes, hits: list[tuple[int, int]]) -> Iterator[_Line]:
         yield current
 
 
-def _unwrap(text: bytes, hit: _Line) -> bytes | None:
-    """Join a message that a terminal wrapped at its width, or that went on without a prefix; None where not."""
-    width = hit.end - hit.start
-    if width < WRAP_WIDTH_MIN or width > WINDOW_BYTES:
-        return None
-    parts = [text[hit.start : hit.end]]
-    at = hit.end + 1
-    for _ in range(WRAP_LINES_MAX):
-        if at >= len(text):
-            break
-        end = text.find(b"\n", at)
-        end = len(text) if end < 0 else end
-        line = text[at:end]
-        if not line.strip() or _NEW_RECORD.match(line) or b".cpp:" in line[:120]:
-            break
-        parts.append(line)
-        at = end + 1
-        if len(line) < width * 3 // 4:
-            break
-    if len(parts) == 1:
-        return None
-    exact = b"".join(parts)
-    loose = b" ".join(part.strip() for part in parts)
-    whole = exact if all(len(part) == width for part in parts[1:-1]) else loose
-    return whole.rstrip() + b"\n"
+def _origin(base: Origin, said: Prefixed, number: int) -> Origin:
+    return Origin(
+        file=base.file,
+        line=number,
+        rank=said.rank if said.rank is not None else base.rank,
+        local_rank=said.local_rank if said.local_rank is not None else base.local_rank,
+        node=said.node or base.node,
+        pid=said.pid,
+    )
 
 
-def _borrowed_time(text: bytes, start: int, floor: int, times: TimeState) -> float | None:
+def _borrowed_time(stream: Stream, text: bytes, start: int) -> float | None:
     """Return the time of the nearest line above that states one, else the last one of the stream.
 
-    `floor` is how far up another hit has looked already.
+    The lines above may be of an earlier block. None is looked at again that an earlier hit has looked at.
     """
-    at = start
-    for _ in range(LOOKBACK_LINES_MAX):
-        if at <= floor:
-            break
-        above = text.rfind(b"\n", 0, at - 1) + 1
-        line = text[above : min(at - 1, above + 400)]
-        if line and (found := parse_time(decode(line), times)) is not None:
+    floor = max(stream.looked_back_to, start - LOOKBACK_BYTES_MAX)
+    window = text[max(floor, 0) : start]
+    if floor < 0 and stream.above:
+        window = stream.above[floor:] + window
+    lines = window.split(b"\n")[:-1]
+    if start - floor == LOOKBACK_BYTES_MAX and floor > stream.looked_back_to:
+        lines = lines[1:]  # the first one may have lost its beginning
+    for line in reversed(lines[-LOOKBACK_LINES_MAX:]):
+        if line and (found := parse_time(decode(line, LOOKBACK_LINE_BYTES), stream.times)) is not None:
             return found
-        at = above
-    return times.last_s
+    return stream.times.last_s

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 # CSI sequences (colours, cursor moves), OSC titles, and lone two-byte escapes.
-_ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]{0,256}(?:\x07|\x1b\\)?|[@-Z\\-_])")
+_ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\r\n]{0,256}(?:\x07|\x1b\\)?|[@-Z\\-_])")
 
 
 def strip_ansi(block: bytes) -> bytes:
