@@ -107,7 +107,7 @@ def log_files(pids: Iterable[int]) -> list[str]:
     for pid in pids:
         folder = _PROC / str(pid) / "fd"
         try:
-            numbers = sorted(os.listdir(folder))  # noqa: PTH208 - names are all that is needed
+            numbers = sorted(os.listdir(folder))
         except OSError:
             continue
         for number in numbers:
@@ -119,12 +119,12 @@ def log_files(pids: Iterable[int]) -> list[str]:
 
 def _written_file(fd: Path, is_output: bool) -> str | None:
     try:
-        path = os.readlink(fd)  # noqa: PTH115 - as a string
+        path = os.readlink(fd)
         if not path.startswith("/") or path.endswith(" (deleted)"):
             return None
         if not is_output and not path.endswith(_LOG_SUFFIXES):
             return None
-        status = os.stat(path)  # noqa: PTH116
+        status = os.stat(path)
         writable = os.lstat(fd).st_mode & stat.S_IWUSR
     except OSError:
         return None
@@ -137,7 +137,7 @@ def pipe_readers(pids: Iterable[int]) -> list[int]:
     if not pipes:
         return []
     readers = []
-    for entry in os.listdir(_PROC):  # noqa: PTH208
+    for entry in os.listdir(_PROC):
         if entry.isdigit() and _link(int(entry), "0") in pipes:
             readers.append(int(entry))
     return sorted(readers)
@@ -145,6 +145,6 @@ def pipe_readers(pids: Iterable[int]) -> list[int]:
 
 def _link(pid: int, number: str) -> str:
     try:
-        return os.readlink(_PROC / str(pid) / "fd" / number)  # noqa: PTH115
+        return os.readlink(_PROC / str(pid) / "fd" / number)
     except OSError:
         return ""

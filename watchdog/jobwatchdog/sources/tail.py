@@ -143,7 +143,7 @@ class Tailer:
             self._next_glob = now + GLOB_S
             for pattern in self._globs:
                 for path in sorted(glob.glob(pattern, recursive=True)):
-                    if path not in self._files and os.path.isfile(path):  # noqa: PTH113 - thousands of paths
+                    if path not in self._files and os.path.isfile(path):
                         self.add(path)
         found = _Look()
         total = 0
@@ -178,7 +178,7 @@ class Tailer:
         if taken:
             return taken
         try:
-            status = os.stat(path)  # noqa: PTH116 - the hot path
+            status = os.stat(path)
         except FileNotFoundError:
             return 0  # deleted: what its writer still appends is read through the handle
         if (status.st_dev, status.st_ino) != file.identity:
