@@ -213,6 +213,7 @@ class RayHost:
 
     async def start(self) -> None:
         """Start Ray (or connect), then the actors, then the watch."""
+        log_to(Path(self._spec.state_dir) / "jobs" / self._spec.name)
         await asyncio.to_thread(start_ray, self._address)
         await self._make_actors()
 
