@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from functools import cache
 
@@ -12,6 +13,9 @@ from jobwatchdog.detectors import registry
 from jobwatchdog.engine import Engine
 from jobwatchdog.incidents import CausalTable
 from jobwatchdog.policy.load import load_policy
+
+# pytest-asyncio asks for the current loop before it makes its own; without this the answer is a new loop, never closed.
+asyncio.set_event_loop(None)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

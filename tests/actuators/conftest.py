@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -32,9 +31,6 @@ from jobwatchdog.model import (
 )
 
 JOB = JobId("job-1")
-
-# pytest-asyncio asks for the current loop before it makes its own; without this the answer is a new loop, never closed.
-asyncio.set_event_loop(None)
 
 
 @pytest_asyncio.fixture

@@ -28,6 +28,7 @@ spec:
         - do: [{{notify: {{to: oncall}}}}]
       verify: {{steps_advance: 3, within: 5m}}
   guardrails:
+    min_confidence: 0.5  # the scenes tell faults in text alone
     restarts: {{max: 3, per: 2h}}
     approval: [drain]
   notify: {{oncall: {{command: [echo]}}}}

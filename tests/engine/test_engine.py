@@ -59,6 +59,7 @@ spec:
         - do: [{restart: {}}]
       verify: {steps_advance: 5, within: 10m}
   guardrails:
+    min_confidence: 0.5  # the scenes tell faults in text alone
     restarts: {max: 2, per: 6h}
 """
 

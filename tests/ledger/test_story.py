@@ -23,6 +23,7 @@ spec:
       ladder:
         - do: [collect, restart]
       verify: {steps_advance: 5, within: 10m}
+  guardrails: {min_confidence: 0.5}
 """
 
 

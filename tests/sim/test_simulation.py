@@ -32,6 +32,7 @@ spec:
             - notify: {to: oncall, severity: critical}
       verify: {steps_advance: 3, within: 5m}
   guardrails:
+    min_confidence: 0.5  # the worlds tell faults in text alone
     restarts: {max: 3, per: 1h}
   notify: {oncall: {command: [echo]}}
 """

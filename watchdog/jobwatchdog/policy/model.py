@@ -223,7 +223,8 @@ class Guardrails(_Strict):
     stale_after: Duration = 600.0
     protect_nodes: list[str] = Field(default_factory=list)
     approval: list[Verb] = Field(default_factory=list)
-    min_confidence: float = Field(0.5, ge=0.5, le=1, description="below this nothing destructive is done")
+    # What is only read in a text, and the run may survive, is believed to 0.65 (incidents): never enough by default.
+    min_confidence: float = Field(0.7, ge=0.5, le=1, description="below this nothing destructive is done")
 
 
 class Target(_Strict):
