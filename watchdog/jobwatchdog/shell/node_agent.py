@@ -197,6 +197,8 @@ class NodeAgent:
         found: list[Signal] = []
         for one in list(self._ranks):
             seen = procs.seen(one, self.job, now_s)
+            if seen is None:
+                continue  # unknown is not dead
             if seen.state is ProcState.GONE:
                 self._ranks.remove(one)
                 if (one.pid, one.ticks) in self._gone:
@@ -216,7 +218,8 @@ class NodeAgent:
         if not living:
             return []
         root = procs.RankProcess(0, living[0].pid, living[0].ticks, None, None)
-        return [replace(procs.seen(root, self.job, now_s), origin=Origin(pid=root.pid))]
+        seen = procs.seen(root, self.job, now_s)
+        return [] if seen is None else [replace(seen, origin=Origin(pid=root.pid))]
 
     def _said(self, control: JobControl, attempt: int, state: AttemptState, now_s: float) -> JobStateSeen | None:
         phase = _PHASES.get(state.phase)

@@ -52,19 +52,18 @@ def load_scanner(texts: Sequence[tuple[str, str]], bundled: Sequence[tuple[str, 
     catalogue = Catalogue(
         [*Catalogue.parse(bundled, check=False).signatures, *Catalogue.parse(texts, check=True).signatures]
     )
-    return Scanner(catalogue, database=_database(catalogue))
-
-
-def _database(catalogue: Catalogue) -> bytes:
-    salt = hashlib.sha256(f"{__version__}{os.uname().machine}{_cpu()}".encode()).hexdigest()[:8]
-    path = cache_dir() / f"patterns-{database_key(catalogue)}-{salt}.db"
+    path = _cache_path(catalogue)
     try:
-        return path.read_bytes()
-    except OSError:
-        pass
-    database = compile_database(catalogue)
+        return Scanner(catalogue, database=path.read_bytes())
+    except Exception:  # not there, not readable, cut short, of another engine: it is only a cache
+        database = compile_database(catalogue)
     _keep(path, database)
-    return database
+    return Scanner(catalogue, database=database)
+
+
+def _cache_path(catalogue: Catalogue) -> Path:
+    salt = hashlib.sha256(f"{__version__}{os.uname().machine}{_cpu()}".encode()).hexdigest()[:8]
+    return cache_dir() / f"patterns-{database_key(catalogue)}-{salt}.db"
 
 
 def _cpu() -> str:

@@ -48,11 +48,18 @@ class _Stat:
     cpu_s: float
 
 
+class _UnseenError(OSError):
+    """The process table could not be read: out of descriptors, no permission. It says nothing about the process."""
+
+
 def _stat(pid: int) -> _Stat | None:
+    """Return what the table says; None only where the kernel says that there is no such process."""
     try:
         raw = (_PROC / str(pid) / "stat").read_bytes()
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         return None
+    except OSError as error:
+        raise _UnseenError(error.errno, error.strerror) from error
     part = raw.rpartition(b")")[2].split()
     cpu = (int(part[11]) + int(part[12])) / _TICKS
     return _Stat(part[0].decode(), int(part[1]), int(part[19]), cpu)
@@ -76,7 +83,10 @@ def rank_processes(pids: Iterable[int]) -> list[RankProcess]:
     """Return the processes that are ranks, by rank: a child of a rank inherits its RANK, and is a helper."""
     found: dict[int, tuple[int | None, RankProcess]] = {}
     for pid in sorted(set(pids)):
-        status, env = _stat(pid), environment(pid)
+        try:
+            status, env = _stat(pid), environment(pid)
+        except _UnseenError:
+            continue
         if status is None or not env:
             continue
         rank = _number(env, _RANK)
@@ -91,9 +101,15 @@ def rank_processes(pids: Iterable[int]) -> list[RankProcess]:
     return sorted(top, key=lambda one: (one.rank, one.ticks, one.pid))
 
 
-def seen(process: RankProcess, job: JobId, now_s: float) -> ProcessSeen:
-    """Return the state of a rank's process now; GONE where its pid is free or belongs to another."""
-    status = _stat(process.pid)
+def seen(process: RankProcess, job: JobId, now_s: float) -> ProcessSeen | None:
+    """Return the state of a rank's process now; GONE where its pid is free or belongs to another.
+
+    None: it cannot be seen now, which is no sign of its end.
+    """
+    try:
+        status = _stat(process.pid)
+    except _UnseenError:
+        return None
     origin = Origin(rank=process.rank, local_rank=process.local_rank, pid=process.pid)
     if status is None or status.ticks != process.ticks:
         return ProcessSeen(job=job, t_s=now_s, origin=origin, state=ProcState.GONE)
@@ -136,11 +152,7 @@ def pipe_readers(pids: Iterable[int]) -> list[int]:
     pipes = {name for pid in pids for number in ("1", "2") if (name := _link(pid, number)).startswith("pipe:")}
     if not pipes:
         return []
-    readers = []
-    for entry in os.listdir(_PROC):
-        if entry.isdigit() and _link(int(entry), "0") in pipes:
-            readers.append(int(entry))
-    return sorted(readers)
+    return sorted(int(e) for e in os.listdir(_PROC) if e.isdigit() and _link(int(e), "0") in pipes)
 
 
 def _link(pid: int, number: str) -> str:
