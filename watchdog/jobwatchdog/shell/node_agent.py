@@ -64,6 +64,7 @@ class NodeAgent:
         self._ranks: list[procs.RankProcess] = []
         self._gone: set[tuple[int, int]] = set()
         self._state: tuple[int, JobPhase] | None = None
+        self._blind = ""  # why processes cannot be seen now
         self._tail = Tailer(self._on_blocks, self._on_lost)
         self.checkpoint_paths: dict[str, None] = {}
 
@@ -181,8 +182,12 @@ class NodeAgent:
                 next_search = now + SEARCH_S
             try:
                 signals = await asyncio.to_thread(self._look, control, search)
+                self._blind = ""
             except OSError as error:
-                signals = [SourceLost(job=self.job, source="processes", reason=str(error))]
+                signals = []
+                if self._blind != str(error):  # once, not five times a second
+                    self._blind = str(error)
+                    await self._on_lost(SourceLost(job=self.job, source="processes", reason=str(error)))
             if signals:
                 self._put(signals)
             await asyncio.sleep(SAMPLE_S)

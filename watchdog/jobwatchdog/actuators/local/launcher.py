@@ -22,6 +22,7 @@ from jobwatchdog.actuators.local.records import (
     JobSpec,
     job_folder,
     load_spec,
+    names,
     read_json,
     save_spec,
     write_json,
@@ -101,15 +102,17 @@ class LocalLauncher:
 
     def jobs(self) -> list[JobSpec]:
         """All jobs with a readable specification, by name of folder."""
-        found = (load_spec(folder) for folder in sorted((self.state_dir / "jobs").glob("*")))
+        folder = self.state_dir / "jobs"
+        found = (load_spec(folder / name) for name in names(folder))
         return [spec for spec in found if spec is not None]
 
     def latest_attempt(self, job: JobId) -> int | None:
         """The highest attempt that was claimed."""
+        folder = job_folder(self.state_dir, job)
         numbers = [
-            int(path.parent.name.removeprefix("attempt-"))
-            for path in job_folder(self.state_dir, job).glob("attempt-*/claim")
-            if path.parent.name.removeprefix("attempt-").isdigit()
+            int(number)
+            for name in names(folder)
+            if (number := name.removeprefix("attempt-")).isdigit() and number != name and _claims(folder / name)
         ]
         return max(numbers, default=None)
 
@@ -203,10 +206,10 @@ class LocalLauncher:
 
     def cancelled(self, job: JobId) -> str | None:
         """Who cancelled the job, None when nobody did."""
-        path = job_folder(self.state_dir, job) / "cancelled"
-        if not path.exists():
+        folder = job_folder(self.state_dir, job)
+        if "cancelled" not in names(folder):
             return None
-        return str((read_json(path) or {}).get("by", "its user"))
+        return str((read_json(folder / "cancelled") or {}).get("by", "its user"))
 
 
 def next_claim(folder: Path) -> str:
@@ -243,8 +246,12 @@ def job_environment(spec: JobSpec, attempt: int, folder: Path, overrides: Mappin
 
 def _shims(folder: Path, procs: Mapping[int, Proc]) -> set[int]:
     """Shims carry the marker of the job that they watch; they are not of the job and end by themselves."""
-    claims = (read_json(path) for path in folder.glob("claim*"))
+    claims = (read_json(path) for path in _claims(folder))
     return {c["pid"] for c in claims if c and c["pid"] in procs and procs[c["pid"]].ticks == c["ticks"]}
+
+
+def _claims(folder: Path) -> list[Path]:
+    return [folder / name for name in names(folder) if name.startswith("claim")]
 
 
 def _alive(record: Mapping[str, object]) -> bool:
@@ -267,8 +274,7 @@ def _claimant_alive(claim: Path) -> bool:
 
 
 def _unstarted(folder: Path) -> AttemptState:
-    claims = sorted(folder.glob("claim*"))
-    if not claims:
+    if not (claims := _claims(folder)):
         return AttemptState(phase=AttemptPhase.ABSENT)
     if any(_claimant_alive(claim) for claim in claims):
         return AttemptState(phase=AttemptPhase.STARTING)

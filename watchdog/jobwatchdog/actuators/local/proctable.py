@@ -44,7 +44,10 @@ class Proc:
 
 
 def read(pid: int) -> Proc | None:
-    """The process now, None when there is none."""
+    """The process now, None when the kernel says that there is none.
+
+    Raises OSError when the table cannot be read (no descriptors left): that says nothing about the process.
+    """
     if (raw := _slurp(f"/proc/{pid}/stat")) is None:
         return None
     head, _, tail = raw.rpartition(b")")
@@ -118,22 +121,25 @@ class MarkerFinder:
 
 
 def environ_bytes(pid: int) -> bytes:
-    """Raw environment, empty when it cannot be read."""
-    return _slurp(f"/proc/{pid}/environ") or b""
+    """Raw environment, empty when it cannot be read: a stranger's, or one in the middle of an exec."""
+    try:
+        return _slurp(f"/proc/{pid}/environ") or b""
+    except PermissionError:
+        return b""
 
 
 def _slurp(path: str) -> bytes | None:
-    """Path objects would cost more than the reads."""
+    """None only where there is no such process. Path objects would cost more than the reads."""
     try:
         fd = os.open(path, os.O_RDONLY)
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         return None
     try:
         parts = []
         while part := os.read(fd, 1 << 16):
             parts.append(part)
         return b"".join(parts)
-    except OSError:
+    except ProcessLookupError:
         return None
     finally:
         os.close(fd)

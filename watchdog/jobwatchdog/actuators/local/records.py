@@ -110,12 +110,26 @@ def write_json(path: Path, value: Mapping[str, object]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The record, None where there is none or it cannot be read as one."""
+    """The record, None where there is none, or its text is none.
+
+    Raises OSError where it may be there but cannot be read: that must never count as "it is not there".
+    """
     try:
         value = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+    except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
     return value if isinstance(value, dict) else None
+
+
+def names(folder: Path) -> list[str]:
+    """What lies in a folder, sorted; empty where there is no such folder. Raises OSError where it cannot be read.
+
+    `Path.glob` would pass over a folder that it may not read, as if it were empty.
+    """
+    try:
+        return sorted(os.listdir(folder))  # noqa: PTH208  # names are all that is asked
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 def save_spec(state_dir: Path, spec: JobSpec) -> None:
