@@ -149,6 +149,14 @@ def bundled_policies() -> dict[str, str]:
     return found
 
 
+def warn_of_plugins() -> None:
+    """Say which plugins are left out: what they look for is not looked for."""
+    from jobwatchdog.plugins import installed
+
+    for problem in installed().problems:
+        err.print(problem, style="yellow", markup=False)
+
+
 def state_dir(given: Path | None) -> Path:
     """Return the state directory: the option, $JOBWATCHDOG_STATE, or below the home directory."""
     from jobwatchdog.ledger import state_dir as default

@@ -59,6 +59,15 @@ def _patterns() -> Finding:
     return Finding("log patterns", ok, found, "no log can be read", "reinstall the package", needed=True)
 
 
+def _plugins() -> Finding:
+    from jobwatchdog.plugins import installed
+
+    found = installed()
+    names = ", ".join(found.loaded) or "none installed"
+    return Finding("plugins", not found.problems, "; ".join(found.problems) or names, "what they add is not looked for",
+                   "repair or uninstall the package that brings the plugin")  # fmt: skip
+
+
 def _state() -> Finding:
     root = state_dir(None)
     try:
@@ -124,6 +133,7 @@ def _kmsg() -> Finding:
 
 _CHECKS: tuple[Callable[[], Finding], ...] = (
     _patterns,
+    _plugins,
     _state,
     _proc,
     _pyspy,

@@ -141,15 +141,14 @@ def test(
 
 def _kit() -> Kit:
     """What tests with log lines need: the real patterns, detectors and causes."""
-    from jobwatchdog.detectors import registry
+    from jobwatchdog import plugins
     from jobwatchdog.incidents import CausalTable
     from jobwatchdog.sources.patterns import load_scanner
     from jobwatchdog.testing.policy_tests import Kit
 
-    documents = bundled.detector_documents()
     return Kit(
-        scanner=lambda: load_scanner([], bundled.signature_texts()),
-        detectors_for=lambda job: registry.build(job, documents),
+        scanner=lambda: load_scanner(plugins.installed().registry.catalogues, bundled.signature_texts()),
+        detectors_for=plugins.detectors_for(),
         causes=CausalTable.parse(bundled.causal_table_text()),
     )
 

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from jobwatchdog.cli.console import Exit, Format, err, fail, out, plain_errors, policy_texts, print_json
+from jobwatchdog.cli.console import (
+    Exit,
+    Format,
+    err,
+    fail,
+    out,
+    plain_errors,
+    policy_texts,
+    print_json,
+    warn_of_plugins,
+)
 
 if TYPE_CHECKING:
     from jobwatchdog.sources.files import LogFile
@@ -41,6 +51,7 @@ def replay(
     for path in paths:
         if path != "-" and not Path(path).exists():
             fail(f"{path} does not exist", "give a log file, a folder of logs, or - for standard input")
+    warn_of_plugins()
     with _Progress() as progress:
         result = run(paths, policies, catalogue or [], progress.begin)
     if report is not None:

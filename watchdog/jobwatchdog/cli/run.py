@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from jobwatchdog.cli.console import Exit, Format, err, fail, plain_errors, policy_texts, state_dir
+from jobwatchdog.cli.console import Exit, Format, err, fail, plain_errors, policy_texts, state_dir, warn_of_plugins
 
 
 class Runtime(StrEnum):
@@ -136,6 +136,7 @@ def _watch(
     from jobwatchdog.shell.watch import WatchSpec
 
     assert isinstance(spec, WatchSpec), "built by the commands above"
+    warn_of_plugins()
     return asyncio.run(watch_live(spec, ray=runtime is Runtime.RAY, address=address, json_lines=format is Format.JSON,
                                   show_output=show, owns_job=owns))  # fmt: skip
 

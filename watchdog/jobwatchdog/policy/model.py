@@ -51,7 +51,7 @@ class Restart(_Strict):
     env: dict[str, str] = Field(default_factory=dict)
     allow_scratch: bool | None = Field(None, description="start from nothing when no checkpoint is good")
     grace: Duration | None = Field(
-        None, serialization_alias="grace_s", description="between SIGTERM and SIGKILL, default 10s"
+        None, serialization_alias="grace_s", description="between SIGTERM and SIGKILL, default 1s"
     )
 
     @field_validator("from_")

@@ -10,7 +10,6 @@ import socket
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
@@ -158,14 +157,17 @@ class AgentActor:
         self._agent = await asyncio.to_thread(make_agent, spec, control, job, send)
         self._task = asyncio.create_task(self._agent.run(), name=f"agent {job}")
 
+    async def attempt_ended(self) -> None:
+        """See AgentPort."""
+        await self._agent.attempt_ended()
+
     async def attempt_began(self, attempt: int, logs: Sequence[str]) -> None:
         """See AgentPort."""
         self._agent.attempt_began(attempt, [Path(path) for path in logs])
 
     async def facts(self) -> AgentFacts:
         """See AgentPort."""
-        agent = self._agent
-        return AgentFacts(agent.rank_pids(), tuple(agent.followed()), tuple(agent.checkpoint_paths))
+        return AgentFacts.of(self._agent)
 
     async def stop(self) -> None:
         """See AgentPort."""
@@ -178,6 +180,9 @@ class _FarAgent:
 
     def __init__(self, handle: Any) -> None:
         self._handle = handle
+
+    async def attempt_ended(self) -> None:
+        await self._handle.attempt_ended.remote()
 
     async def attempt_began(self, attempt: int, logs: Sequence[str]) -> None:
         await self._handle.attempt_began.remote(attempt, list(logs))
@@ -260,8 +265,6 @@ class RayHost:
             with contextlib.suppress(Exception):
                 ray.kill(handle, no_restart=True)
         self._misses = 0
-        # A job that was started is found again; it is not started a second time.
-        self._spec = replace(self._spec, command=self._spec.command)
         await self._make_actors()
 
     async def actor_pid(self) -> int:

@@ -27,7 +27,8 @@ from jobwatchdog.model import (
     SourceLost,
 )
 from jobwatchdog.signals.scanner import Scanner, Stream, StreamInfo
-from jobwatchdog.sources import procs
+from jobwatchdog.sources import libraries, procs
+from jobwatchdog.sources.libraries import Libraries
 from jobwatchdog.sources.tail import Blocks, Tailer
 
 log = structlog.get_logger()
@@ -36,6 +37,8 @@ SAMPLE_S: Final = 0.2  # between looks at the job's state and its rank processes
 SEARCH_S: Final = 1.0  # between searches for rank processes and log files
 OUTPUT_S: Final = 1.0  # at most one "output grew" a stream in this time
 PENDING_MAX: Final = 200_000  # signals kept while the supervisor is away; older ones are dropped and counted
+REST_S_MAX: Final = 1.0  # for the rest of the logs of an attempt that has ended
+POLL_S: Final = 0.01
 SEND_S: Final = 0.05  # signals gather this long before a list is sent
 
 Send = Callable[[Sequence[Signal]], Awaitable[None]]
@@ -64,25 +67,45 @@ class NodeAgent:
         self._ranks: list[procs.RankProcess] = []
         self._gone: set[tuple[int, int]] = set()
         self._state: tuple[int, JobPhase] | None = None
+        self._libraries = Libraries()
         self._blind = ""  # why processes cannot be seen now
+        self._logs: tuple[str, ...] = ()  # of this attempt
+        self._delivered: dict[str, int] = {}
         self._tail = Tailer(self._on_blocks, self._on_lost)
         self.checkpoint_paths: dict[str, None] = {}
 
     # ---- what to watch --------------------------------------------------------------------------
 
     def follow(self, path: str, *, from_start: bool = True) -> None:
-        """Follow a log file, or the files of a pattern."""
+        """Follow a log file, or the files of a pattern; a file followed before goes on where it was left."""
         if any(mark in path for mark in "*?["):
             self._tail.add_glob(path)
-        else:
-            self._tail.add(path, StreamInfo(path, job=self.job, hint_s=time.time()), from_start=from_start)
+            return
+        info = StreamInfo(path, job=self.job, hint_s=time.time())
+        self._tail.add(path, info, from_start=from_start, offset=self._delivered.get(path, 0))
+
+    async def attempt_ended(self) -> None:
+        """Nothing of it runs any more: send what its logs still held, and close them."""
+        deadline = time.monotonic() + REST_S_MAX
+        while time.monotonic() < deadline and await asyncio.to_thread(self._unread):  # noqa: ASYNC110 - no event for it
+            await asyncio.sleep(POLL_S)
+        for path in self._logs:
+            self._tail.remove(path)
+            if (stream := self._streams.pop(path, None)) is not None:
+                self._put(self._scanner.finish(stream))
+        self._logs = ()
+        await self._flush()
+
+    def _unread(self) -> bool:
+        return any(_size(path) > self._delivered.get(path, 0) for path in self._logs)
 
     def attempt_began(self, attempt: int, logs: Sequence[Path]) -> None:
         """A new attempt runs: its processes and logs are looked for anew."""
         self._attempt = attempt
         self._ranks, self._state = [], None
-        for path in logs:
-            self.follow(str(path))
+        self._logs = tuple(str(path) for path in logs)
+        for path in self._logs:
+            self.follow(path)
 
     def followed(self) -> list[str]:
         """Return the log files."""
@@ -91,6 +114,10 @@ class NodeAgent:
     def rank_pids(self) -> dict[int, int]:
         """Return rank → pid, as far as known."""
         return {one.rank: one.pid for one in self._ranks}
+
+    def libraries(self) -> Libraries:
+        """Return what the ranks have loaded, as far as seen."""
+        return self._libraries
 
     # ---- loops ----------------------------------------------------------------------------------
 
@@ -109,11 +136,6 @@ class NodeAgent:
                 watcher.cancel()
             await asyncio.sleep(2 * SEND_S)
             sender.cancel()
-
-    async def drain(self) -> None:
-        """Read what the logs hold now, and send it."""
-        await asyncio.sleep(0.1)
-        await self._flush()
 
     def stop(self) -> None:
         """End `run` after a last look."""
@@ -157,6 +179,7 @@ class NodeAgent:
                 known = info if info.job == self.job else replace(info, job=self.job, hint_s=now)
                 stream = self._streams[info.file] = self._scanner.open(known)
             stream.times.hint_s = now
+            self._delivered[info.file] = self._delivered.get(info.file, 0) + len(data)
             found = self._scanner.feed(stream, data)
             for signal in found:
                 if isinstance(signal, PhaseChanged) and signal.path:
@@ -210,6 +233,8 @@ class NodeAgent:
                     continue
                 self._gone.add((one.pid, one.ticks))
             found.append(seen)
+        if search and self._ranks and self._libraries.torch is None:
+            self._libraries = libraries.loaded(self._ranks[0].pid)
         if not self._ranks and not found:
             found += self._whole_job(control, attempt, now_s)
         state = control.state(attempt)
@@ -248,6 +273,13 @@ class NodeAgent:
             exit_signal=state.signal,
             detail=state.detail or "",
         )
+
+
+def _size(path: str) -> int:
+    try:
+        return Path(path).stat().st_size
+    except OSError:
+        return 0  # gone: nothing more can be read of it
 
 
 def host_name() -> str:

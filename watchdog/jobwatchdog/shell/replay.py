@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from jobwatchdog import bundled
-from jobwatchdog.detectors import registry
+from jobwatchdog import bundled, plugins
 from jobwatchdog.engine import Engine
 from jobwatchdog.incidents import CausalTable
 from jobwatchdog.model import (
@@ -32,7 +31,7 @@ from jobwatchdog.model import (
 from jobwatchdog.policy.model import Policy
 from jobwatchdog.signals.scanner import Scanner
 from jobwatchdog.sources.files import LogFile, Skipped, open_paths
-from jobwatchdog.sources.patterns import load_scanner, plugin_catalogues, read_catalogues
+from jobwatchdog.sources.patterns import load_scanner, read_catalogues
 
 JOB = JobId("replay")
 TICKS_MAX = 1000  # inserted between two events; a detector that wants more is not served
@@ -146,10 +145,9 @@ class Replayer:
     """Feeds files through scanner and engine. Memory does not grow with the size of the logs."""
 
     def __init__(self, scanner: Scanner, policies: Sequence[Policy]) -> None:
-        documents = bundled.detector_documents()
         self.scanner = scanner
         self.engine = Engine(
-            lambda job: registry.build(job, documents),
+            plugins.detectors_for(),
             CausalTable.parse(bundled.causal_table_text()),
             policies,
             rehearse=True,
@@ -240,7 +238,7 @@ def replay(
     on_start: Callable[[list[LogFile]], Callable[[int], None] | None] | None = None,
 ) -> ReplayResult:
     """Replay logs; CatalogueError for a bad catalogue, everything wrong with a log is in `skipped`."""
-    site = [*plugin_catalogues(), *read_catalogues(catalogues)]
+    site = [*plugins.installed().registry.catalogues, *read_catalogues(catalogues)]
     scanner = load_scanner(site, bundled.signature_texts())
     files, skipped = open_paths(paths, JOB)
     replayer = Replayer(scanner, policies)

@@ -9,14 +9,13 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
 import structlog
 
-from jobwatchdog import bundled
+from jobwatchdog import bundled, plugins
 from jobwatchdog.actuators.base import ActionContext, Actuator
 from jobwatchdog.actuators.local.control import JobControl
-from jobwatchdog.detectors import registry
 from jobwatchdog.engine import Engine
 from jobwatchdog.incidents import CausalTable
 from jobwatchdog.ledger import Ledger, LedgerError, StaleEpoch
@@ -36,8 +35,8 @@ from jobwatchdog.model import (
     Job,
     JobRegistered,
     Json,
+    Kind,
     Outcome,
-    PastAction,
     Plan,
     PlanMade,
     PlanRefused,
@@ -56,8 +55,19 @@ RESOLVE_WAIT_S: Final = 1.0
 QUEUE_MAX: Final = 10_000  # lists of signals
 LEDGER_RETRY_S: Final = 1.0
 
+T = TypeVar("T")
+
 OnDecision = Callable[[Decision], Awaitable[None]]
-OnAttempt = Callable[[int], Awaitable[None]]
+
+
+class Attempts(Protocol):
+    """Who must know when one attempt of the job follows another."""
+
+    async def ended(self) -> None:
+        """Nothing of the old attempt runs any more: what it wrote is still to be told as its own."""
+
+    async def began(self, attempt: int) -> None:
+        """The new one runs."""
 
 
 def crash_at(point: str) -> None:
@@ -81,12 +91,11 @@ class Supervisor:
         checkpoint_paths: Sequence[Path] = (),
         settle_s: float = 0.3,
         on_decision: OnDecision | None = None,
-        on_attempt: OnAttempt | None = None,
+        attempts: Attempts | None = None,
     ) -> None:
-        documents = bundled.detector_documents()
         self.job = job
         self.engine = Engine(
-            lambda name: registry.build(name, documents),
+            plugins.detectors_for(),
             CausalTable.parse(bundled.causal_table_text()),
             policies,
             settle_s=settle_s,
@@ -95,12 +104,13 @@ class Supervisor:
         self.rank_pids: dict[int, int] = {}
         self.log_files: list[str] = []
         self.nccl_version: tuple[int, ...] | None = None
+        self.torch_version: tuple[int, ...] | None = None
         self._ledger = ledger
         self._actuators = actuators
         self._folder = folder
         self._control = control
         self._on_decision = on_decision
-        self._on_attempt = on_attempt
+        self._attempts = attempts
         self._endpoints = _endpoints(policies)
         self._queue: asyncio.Queue[Event] = asyncio.Queue(QUEUE_MAX)
         self._incidents: dict[IncidentId, Incident] = {}
@@ -139,20 +149,16 @@ class Supervisor:
             await self._handle(HistoryLoaded(now_s=self._clock.now(), job=self.job.id, past=tuple(past)))
         for one in past:
             if one.outcome is None or one.outcome is Outcome.UNKNOWN:
-                self._spawn(self._resolve(one), f"resolve {one.action.key}")
+                self._spawn(self._resolve(one.action), f"resolve {one.action.key}")
 
     async def run(self) -> None:
         """Handle events and deadlines until cancelled."""
         while True:
-            event = await self._next()
             try:
-                await self._handle(event)
+                await self._handle(await self._next())
             except StaleEpoch:
                 log.error("supervisor.replaced", job=self.job.id, reason="a newer supervisor took over; this one stops")
                 raise
-            except LedgerError as error:
-                log.error("ledger.failed", job=self.job.id, error=str(error))
-                await asyncio.sleep(LEDGER_RETRY_S)
 
     async def _next(self) -> Event:
         due = self.engine.next_deadline_s()
@@ -174,10 +180,25 @@ class Supervisor:
 
     async def _handle(self, event: Event) -> None:
         decisions = self.engine.handle(event)
-        if decisions or not isinstance(event, SignalsObserved | Tick):
-            await self._ledger.record([*([] if isinstance(event, SignalsObserved | Tick) else [event]), *decisions])
+        story: list[Event | Decision] = [*([] if isinstance(event, SignalsObserved | Tick) else [event]), *decisions]
+        if story:
+            await self._durably(lambda: self._ledger.record(story))
         for decision in decisions:
             await self._carry_out(decision)
+
+    async def _durably(self, write: Callable[[], Awaitable[T]]) -> T:
+        """Nothing follows before the ledger has it: while it cannot be written the job goes on, and we wait."""
+        told = ""
+        while True:
+            try:
+                return await write()
+            except StaleEpoch:
+                raise
+            except LedgerError as error:
+                if told != str(error):
+                    told = str(error)
+                    log.error("ledger.failed", job=self.job.id, error=told)
+                await asyncio.sleep(LEDGER_RETRY_S)
 
     async def _carry_out(self, decision: Decision) -> None:
         match decision:
@@ -208,26 +229,30 @@ class Supervisor:
         """Intent first, durable; then the act."""
         plan = self._plans.get(action.plan)
         incident = self._incidents.get(action.incident)
+        kind = incident.kind if incident else Kind.UNKNOWN_FAILURE
+        policy, rule, rung = (plan.policy, plan.rule, plan.rung) if plan else ("", "", 1)
+        now_s = self._clock.now()
         crash_at("before_intent")
-        mine = await self._ledger.intend(
-            action,
-            policy=plan.policy if plan else "",
-            rule=plan.rule if plan else "",
-            rung=plan.rung if plan else 1,
-            **({"kind": incident.kind} if incident else {}),
-            now_s=self._clock.now(),
+        mine = await self._durably(
+            lambda: self._ledger.intend(action, policy=policy, rule=rule, rung=rung, kind=kind, now_s=now_s)
         )
         crash_at("after_intent")
-        if mine:
-            self._spawn(self._act(action), f"act {action.key}")
-        else:
-            past = (
-                PastAction(action=action, policy="", rule="", rung=1, kind=incident.kind, ordered_s=0.0)
-                if incident
-                else None
-            )
-            if past is not None:
-                self._spawn(self._resolve(past), f"resolve {action.key}")
+        work = self._act(action) if mine else self._intended_before(action)
+        self._spawn(work, f"act {action.key}")
+
+    async def _intended_before(self, action: Action) -> None:
+        """The key was given before: to this very action (its write was not confirmed), or to another."""
+        past = await self._durably(lambda: self._ledger.history(self.job.id))
+        holder = next((one for one in reversed(past) if one.action.key == action.key), None)
+        if holder is None or holder.action.id == action.id:
+            await self._resolve(action)
+            return
+        end = holder.outcome.value if holder.outcome else "its end is not known yet"
+        now_s = time.time()
+        await self._tell_finished(
+            Receipt(action=action.id, outcome=Outcome.SKIPPED, started_s=now_s, finished_s=now_s,
+                    detail=f"{action.key} was carried out before, as {holder.action.id} ({end}): not a second time")
+        )  # fmt: skip
 
     def _spawn(self, work: Awaitable[None], name: str) -> None:
         async def guarded() -> None:
@@ -249,38 +274,51 @@ class Supervisor:
         crash_at("after_act")
         await self._finished(action, receipt)
 
-    async def _resolve(self, past: PastAction) -> None:
+    async def _resolve(self, action: Action) -> None:
         """An intent without a receipt: look whether it happened; run it only where looking says that it did not."""
-        action = past.action
-        actuator = self._actuators[action.verb]
         for _ in range(RESOLVE_TRIES):
-            receipt = await actuator.resolve(action, self._context(action))
-            if receipt.outcome is not Outcome.UNKNOWN:
+            receipt = await self._look(action)
+            if receipt is not None and receipt.outcome is not Outcome.UNKNOWN:
                 await self._finished(action, receipt)
                 return
-            if receipt.data.get("repeatable") is True:
+            if receipt is not None and receipt.data.get("repeatable") is True:
                 log.info("action.resumed", job=action.job, action=action.id, why=receipt.detail)
                 await self._act(replace(action, not_after_s=None))
                 return
             await asyncio.sleep(RESOLVE_WAIT_S)
-        log.error("action.unresolved", job=action.job, action=action.id, verb=action.verb.value, detail=receipt.detail)
+        log.error("action.unresolved", job=action.job, action=action.id, verb=action.verb.value,
+                  detail=receipt.detail if receipt else "")  # fmt: skip
+
+    async def _look(self, action: Action) -> Receipt | None:
+        """None: it could not be looked at now, which says nothing."""
+        try:
+            return await self._actuators[action.verb].resolve(action, self._context(action))
+        except Exception as error:
+            log.warning("action.unseen", job=action.job, action=action.id, error=f"{type(error).__name__}: {error}")
+            return None
 
     async def _finished(self, action: Action, receipt: Receipt) -> None:
         crash_at("before_receipt")
-        await self._ledger.receipt(receipt)
+        await self._durably(lambda: self._ledger.receipt(receipt))
         crash_at("after_receipt")
         log.info("action.finished", job=action.job, action=action.id, verb=action.verb.value,
                  outcome=receipt.outcome.value, detail=receipt.detail)  # fmt: skip
         attempt = receipt.data.get("new_attempt")
         if receipt.outcome is Outcome.DONE and isinstance(attempt, int) and attempt > self.job.attempt:
             await self._new_attempt(attempt)
+        await self._tell_finished(receipt)
+
+    async def _tell_finished(self, receipt: Receipt) -> None:
         await self._queue.put(ActionFinished(now_s=self._clock.now(), receipt=receipt))
 
     async def _new_attempt(self, attempt: int) -> None:
+        """In this order: the last words of the old attempt must not count as the new one's."""
+        if self._attempts is not None:
+            await self._attempts.ended()
         self.job = replace(self.job, attempt=attempt, started_s=self._clock.now(), ranks=())
         await self._queue.put(JobRegistered(now_s=self._clock.now(), job=self.job))
-        if self._on_attempt is not None:
-            await self._on_attempt(attempt)
+        if self._attempts is not None:
+            await self._attempts.began(attempt)
 
     def _context(self, action: Action) -> ActionContext:
         return ActionContext(
@@ -292,6 +330,7 @@ class Supervisor:
             rank_pids=dict(self.rank_pids),
             log_files=tuple(Path(path) for path in self.log_files),
             nccl_version=self.nccl_version,
+            torch_version=self.torch_version,
             endpoints=self._endpoints,
         )
 
@@ -307,9 +346,9 @@ class _Clock:
         return self._wall + time.monotonic() - self._mono
 
 
-def _endpoints(policies: Sequence[Policy]) -> dict[str, str]:
-    found: dict[str, str] = {}
+def _endpoints(policies: Sequence[Policy]) -> dict[str, str | Sequence[str]]:
+    found: dict[str, str | Sequence[str]] = {}
     for policy in policies:
         for name, target in policy.spec.notify.items():
-            found[name] = target.webhook or " ".join(target.command or [])
+            found[name] = target.webhook or target.command or ""
     return found

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from jobwatchdog import bundled
+from jobwatchdog import bundled, plugins
 from jobwatchdog.actuators import registry as actuator_registry
 from jobwatchdog.actuators.local.control import AttachError, JobControl, LocalJob, PidJob
 from jobwatchdog.actuators.local.launcher import LocalLauncher
@@ -37,7 +37,8 @@ from jobwatchdog.policy.model import Policy
 from jobwatchdog.shell.node_agent import NodeAgent
 from jobwatchdog.shell.supervisor import Supervisor
 from jobwatchdog.sources import procs
-from jobwatchdog.sources.patterns import load_scanner, plugin_catalogues, read_catalogues
+from jobwatchdog.sources.libraries import Libraries
+from jobwatchdog.sources.patterns import load_scanner, read_catalogues
 
 log = structlog.get_logger()
 
@@ -76,10 +77,19 @@ class AgentFacts:
     rank_pids: Mapping[int, int]
     log_files: tuple[str, ...]
     checkpoint_paths: tuple[str, ...]
+    libraries: Libraries = field(default_factory=Libraries)
+
+    @classmethod
+    def of(cls, agent: NodeAgent) -> AgentFacts:
+        """Return the facts of an agent."""
+        return cls(agent.rank_pids(), tuple(agent.followed()), tuple(agent.checkpoint_paths), agent.libraries())
 
 
 class AgentPort(Protocol):
     """An agent, here or in another process."""
+
+    async def attempt_ended(self) -> None:
+        """Nothing of the attempt runs any more: the rest of its logs is to be told now."""
 
     async def attempt_began(self, attempt: int, logs: Sequence[str]) -> None:
         """A new attempt runs; its output is in these files."""
@@ -98,14 +108,17 @@ class HereAgent:
         self._agent = agent
         self._task = asyncio.create_task(agent.run(), name=f"agent {agent.job}")
 
+    async def attempt_ended(self) -> None:
+        """See the protocol."""
+        await self._agent.attempt_ended()
+
     async def attempt_began(self, attempt: int, logs: Sequence[str]) -> None:
         """See the protocol."""
         self._agent.attempt_began(attempt, [Path(path) for path in logs])
 
     async def facts(self) -> AgentFacts:
         """See the protocol."""
-        agent = self._agent
-        return AgentFacts(agent.rank_pids(), tuple(agent.followed()), tuple(agent.checkpoint_paths))
+        return AgentFacts.of(self._agent)
 
     async def stop(self) -> None:
         """See the protocol."""
@@ -141,7 +154,7 @@ def _pid_job(launcher: LocalLauncher, pid: int) -> JobControl:
 
 def make_agent(spec: WatchSpec, control: JobControl | None, job: JobId, send: Any) -> NodeAgent:
     """Return an agent with its patterns loaded."""
-    site = [*plugin_catalogues(), *read_catalogues([Path(path) for path in spec.catalogues])]
+    site = [*plugins.installed().registry.catalogues, *read_catalogues([Path(path) for path in spec.catalogues])]
     return NodeAgent(job, load_scanner(site, bundled.signature_texts()), send, control)
 
 
@@ -180,7 +193,7 @@ class Watch:
             checkpoint_paths=[Path(path) for path in self.spec.checkpoints],
             settle_s=self.spec.settle_s,
             on_decision=self._told,
-            on_attempt=self._attempt_began,
+            attempts=self,
         )
         if agent is None:
             agent = HereAgent(make_agent(self.spec, self.control, self.job_id, self.post))
@@ -240,7 +253,13 @@ class Watch:
         spec = self.control.spec
         return [spec.stdout or str(folder / "stdout.log"), spec.stderr or str(folder / "stderr.log")]
 
-    async def _attempt_began(self, attempt: int) -> None:
+    async def ended(self) -> None:
+        """See Attempts."""
+        if self._agent is not None:
+            await self._agent.attempt_ended()
+
+    async def began(self, attempt: int) -> None:
+        """See Attempts."""
         if self._agent is not None and self.control is not None:
             await self._agent.attempt_began(attempt, self._logs(attempt))
 
@@ -253,6 +272,8 @@ class Watch:
             facts = await self._agent.facts()
             self._supervisor.rank_pids = dict(facts.rank_pids)
             self._supervisor.log_files = list(facts.log_files)
+            self._supervisor.nccl_version = facts.libraries.nccl
+            self._supervisor.torch_version = facts.libraries.torch
             self._supervisor.checkpoint_paths.update(dict.fromkeys(facts.checkpoint_paths))
         await self._supervisor.post(signals)
 

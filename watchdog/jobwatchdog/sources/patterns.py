@@ -6,7 +6,6 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Iterable, Sequence
-from importlib.metadata import entry_points
 from pathlib import Path
 
 from jobwatchdog import __version__
@@ -27,20 +26,6 @@ def read_catalogues(paths: Iterable[Path]) -> list[tuple[str, str]]:
             found.append((str(path), path.read_text(encoding="utf-8")))
         except (OSError, UnicodeDecodeError) as error:
             raise CatalogueError([Problem(str(path), 1, f"cannot be read: {error}")]) from error
-    return found
-
-
-def plugin_catalogues() -> list[tuple[str, str]]:
-    """Return the catalogues of installed plugins: entry points `jobwatchdog.catalogues`, each a function
-    that returns (name, text). A plugin that raises is left out."""
-    found = []
-    for point in sorted(entry_points(group="jobwatchdog.catalogues"), key=lambda p: p.name):
-        try:
-            name, text = point.load()()
-        except Exception as error:  # a site's plugin must not take the watchdog down
-            found.append((f"plugin {point.name}", f"# left out: {type(error).__name__}\nversion: 1\nsignatures: []\n"))
-            continue
-        found.append((str(name), str(text)))
     return found
 
 
