@@ -11,6 +11,7 @@ import pytest
 
 from jobwatchdog import bundled, plugins
 from jobwatchdog.detectors import registry
+from jobwatchdog.detectors.base import Detector
 from jobwatchdog.detectors.registry import Broken
 from jobwatchdog.engine import Engine
 from jobwatchdog.incidents import CausalTable
@@ -120,7 +121,7 @@ def test_a_detector_that_cannot_be_made_is_reported_and_the_others_watch() -> No
     assert not [d for d in engine.handle(JobRegistered(now_s=2.0, job=job)) if isinstance(d, DetectorFailed)]
 
 
-def _build(found: plugins.Plugins) -> list[object]:
+def _build(found: plugins.Plugins) -> list[Detector]:
     documents = bundled.detector_documents() | found.registry.documents
     made = registry.build(JobId("j"), documents, found.registry.detectors)
     assert not [one for one in made if isinstance(one, Broken)]

@@ -138,7 +138,11 @@ def _report(screen: _Screen, folder: Path, code: int, restored: bool) -> None:
     out.print("[bold]the same, replayed from the job's log:[/]")
     policies = [load_policy(text, file) for file, text in policy_texts(["local/enforce"])]
     logs = sorted((folder / "state" / "jobs" / "demo").glob("attempt-0/std*.log"))
-    show_replay(replay(logs, policies), out)
+    result = replay(logs, policies)
+    if result.incidents:
+        show_replay(result, out)
+    else:
+        out.print("nothing: this fault left no words in the log, only the live watch could see it", style="dim")
     out.print()
     if restored:
         out.print(f"[bold green]restored:[/] the job reached step {screen.step} and ended with exit code {code}")
