@@ -217,7 +217,8 @@ class Engine:
             if found:
                 self._findings(runtime, found)
         if isinstance(signal, StepReport):
-            runtime.steps.note(signal)
+            if runtime.steps.note(signal):
+                self._tracker.stepped(runtime.job.id, runtime.job.attempt, signal.step)
             self._remedy.stepped(runtime, self._now)
         elif isinstance(signal, JobStateSeen):
             self._job_state(runtime, signal)
@@ -233,8 +234,9 @@ class Engine:
             self._remedy.job_seen(runtime, signal.state, self._now)
 
     def _findings(self, runtime: JobRuntime, findings: Iterable[Finding]) -> None:
+        act_of = runtime.run.plan.incident if runtime.run is not None and ending_it(runtime) else None
         for finding in findings:
-            self._take(self._tracker.observe(finding, self._now, runtime.job.attempt))
+            self._take(self._tracker.observe(finding, self._now, runtime.job.attempt, act_of))
 
     def _ask(self, runtime: JobRuntime, detector: Detector, question: Callable[[Detector], T]) -> T | tuple[()]:
         """Fail open: a detector that raises is left out for this job, and said so."""

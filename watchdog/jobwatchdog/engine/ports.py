@@ -13,6 +13,7 @@ from jobwatchdog.model import (
     IncidentId,
     IncidentState,
     Job,
+    JobId,
     PastAction,
     Plan,
     PlanId,
@@ -41,8 +42,14 @@ class Change(Protocol):
 class Tracker(Protocol):
     """Groups findings into incidents."""
 
-    def observe(self, finding: Finding, now_s: float, attempt: int) -> Sequence[Change]:
-        """Fold one finding."""
+    def observe(
+        self, finding: Finding, now_s: float, attempt: int, act_of: IncidentId | None = None
+    ) -> Sequence[Change]:
+        """Fold one finding; `act_of` is the incident whose remedy ends the attempt right now."""
+        ...
+
+    def stepped(self, job: JobId, attempt: int, step: int) -> None:
+        """The newest step of an attempt."""
         ...
 
     def tick(self, now_s: float) -> Sequence[Change]:

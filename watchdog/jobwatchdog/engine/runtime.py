@@ -53,10 +53,13 @@ class Steps:
     first: int | None = None
     newest: int | None = None
 
-    def note(self, report: StepReport) -> None:
-        """Fold one report; late and doubled ones change nothing."""
+    def note(self, report: StepReport) -> bool:
+        """Fold one report; True for a new step. Late and doubled ones change nothing."""
         self.first = report.step if self.first is None else min(self.first, report.step)
-        self.newest = report.step if self.newest is None else max(self.newest, report.step)
+        fresh = self.newest is None or report.step > self.newest
+        if fresh:
+            self.newest = report.step
+        return fresh
 
 
 @dataclass(slots=True)

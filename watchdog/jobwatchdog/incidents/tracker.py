@@ -24,6 +24,7 @@ from jobwatchdog.model import (
 INCIDENTS_MAX = 2000  # remembered a tracker; closed ones go first
 EVIDENCE_MAX = 20
 TEXT_ONLY_CONFIDENCE_MAX = 0.65  # read in a text, and the run may live on
+SURVIVED_STEPS = 3  # after so many steps the run outlived a fault: what comes later is not its fallout
 NOTES_BEFORE_S = 120.0  # how far back a cancel explains what was read before it
 
 _S = IncidentState
@@ -74,6 +75,7 @@ class _Record:
     now: Incident | None = None
     story: list[str] = field(default_factory=list)
     last_order: int = 0
+    told_step: int | None = None  # newest step when a person was told
     proven: bool = False  # the log ended, or a later attempt began: what was read did kill the run
 
 
@@ -94,12 +96,13 @@ class IncidentTracker:
         self._records: dict[IncidentId, _Record] = {}
         self._notes: dict[tuple[JobId, int], _JobNotes] = {}
         self._failed_at: dict[tuple[JobId, Kind, int], int] = {}  # step at which a kind struck → attempt
+        self._newest: dict[JobId, tuple[int, int]] = {}  # attempt and its newest step
         self._order = 0
 
     # ---- findings -------------------------------------------------------------------------------
 
-    def observe(self, finding: Finding, now_s: float, attempt: int) -> list[Change]:
-        """Fold one finding."""
+    def observe(self, finding: Finding, now_s: float, attempt: int, act_of: IncidentId | None = None) -> list[Change]:
+        """Fold one finding. `act_of`: the job is being ended right now, as the remedy of this incident."""
         self._order += 1
         if finding.role is Role.BENIGN:
             return self._benign(finding, now_s, attempt)
@@ -109,7 +112,7 @@ class IncidentTracker:
         if notes is not None and (notes.cancelled or notes.ended) and self._is_noise(finding, notes):
             return []
         stated = finding.onset_s if finding.onset_s is not None else _first_time(finding)
-        record = self._home(finding, stated, attempt)
+        record = self._fallout_of_act(finding, act_of) or self._home(finding, stated, attempt)
         opened = record is None
         if record is None:
             record = self._open(finding, now_s, attempt)
@@ -132,7 +135,32 @@ class IncidentTracker:
                     return record
         if finding.role is Role.SYMPTOM and live and _near(stated, live[-1], self.causes.window_s):
             return live[-1]
+        return self._told(finding, stated, attempt)
+
+    def _told(self, finding: Finding, stated: float | None, attempt: int) -> _Record | None:
+        """Return the incident of which a person was told and of which this is the fallout: the dying of the run that
+        the fault ends is no fault of its own. Only what has happened since the run last made steps counts."""
+        for record in reversed(self._records.values()):
+            if (record.job, record.attempt, record.state) != (finding.job, attempt, _S.ESCALATED):
+                continue
+            if self._outlived(record):
+                continue
+            for group in record.groups.values():
+                if finding.kind is group.kind or self.causes.reaches(group.kind, group.first_s, finding.kind, stated):
+                    return record
         return None
+
+    def _outlived(self, record: _Record) -> bool:
+        attempt, step = self._newest.get(record.job, (record.attempt, None))
+        if step is None:
+            return False
+        return attempt != record.attempt or record.told_step is None or step - record.told_step >= SURVIVED_STEPS
+
+    def _fallout_of_act(self, finding: Finding, act_of: IncidentId | None) -> _Record | None:
+        """What an attempt says while we end it is our doing."""
+        if act_of is None or finding.kind not in self.causes.teardown:
+            return None
+        return self._records.get(act_of)
 
     def _related(self, finding: Finding, stated: float | None, group: Group) -> bool:
         if finding.kind is group.kind:
@@ -258,6 +286,10 @@ class IncidentTracker:
             record.fixed = record.now.kind
         return []
 
+    def stepped(self, job: JobId, attempt: int, step: int) -> None:
+        """Note the newest step of an attempt."""
+        self._newest[job] = (attempt, step)
+
     def job_changed(self, job: Job, now_s: float) -> list[Change]:
         """Nothing to forget: incidents carry their attempt."""
         return []
@@ -305,6 +337,9 @@ class IncidentTracker:
                 f"incident {record.id} cannot go from {record.state} to {state} ({why}); so far:\n{story}"
             )
         record.state = state
+        if state is _S.ESCALATED:
+            attempt, step = self._newest.get(record.job, (record.attempt, None))
+            record.told_step = step if attempt == record.attempt else None
         assert record.now is not None, "an incident has a value before it moves"
         record.now = replace(self._build(record, now_s), revision=record.now.revision + 1)
         record.story.append(f"{now_s:.3f} {state}: {why}")
@@ -319,7 +354,8 @@ class IncidentTracker:
         for other in sorted(others, key=lambda g: (-self.causes.weight(g.kind), g.order)):
             suspects = suspects or other.suspects
         defaults = KIND_DEFAULTS[kind]
-        evidence = [*group.evidence, *(line for other in others for line in other.evidence[:4])]
+        lines = [*group.evidence, *(line for other in others for line in other.evidence[:4])]
+        evidence = list(dict.fromkeys(lines))  # one line may speak for two kinds
         times = [g.first_s for g in record.groups.values() if g.first_s is not None]
         return Incident(
             id=record.id,

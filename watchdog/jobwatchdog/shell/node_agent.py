@@ -28,6 +28,7 @@ from jobwatchdog.model import (
 )
 from jobwatchdog.signals.scanner import Scanner, Stream, StreamInfo
 from jobwatchdog.sources import libraries, procs
+from jobwatchdog.sources.exits import Exit, Exits
 from jobwatchdog.sources.libraries import Libraries
 from jobwatchdog.sources.tail import Blocks, Tailer
 
@@ -68,6 +69,7 @@ class NodeAgent:
         self._gone: set[tuple[int, int]] = set()
         self._state: tuple[int, JobPhase] | None = None
         self._libraries = Libraries()
+        self._exits = Exits(self._on_exit)
         self._blind = ""  # why processes cannot be seen now
         self._logs: tuple[str, ...] = ()  # of this attempt
         self._delivered: dict[str, int] = {}
@@ -132,6 +134,7 @@ class NodeAgent:
             self._stopped = asyncio.Event()
             await self._stopped.wait()
             self._tail.stop()
+            self._exits.close()
             if watcher is not None:
                 watcher.cancel()
             await asyncio.sleep(2 * SEND_S)
@@ -199,6 +202,7 @@ class NodeAgent:
     async def _watch_loop(self, control: JobControl) -> None:
         next_search = 0.0
         while True:
+            self._exits.watch(self._ranks)
             now = time.monotonic()
             search = now >= next_search
             if search:
@@ -214,6 +218,16 @@ class NodeAgent:
             if signals:
                 self._put(signals)
             await asyncio.sleep(SAMPLE_S)
+
+    def _on_exit(self, end: Exit) -> None:
+        """At once, with the very moment: in a sample several ranks may be gone together."""
+        one = end.process
+        if one not in self._ranks:
+            return  # of an attempt that was replaced
+        self._gone.add((one.pid, one.ticks))
+        origin = Origin(rank=one.rank, local_rank=one.local_rank, pid=one.pid)
+        self._put([ProcessSeen(job=self.job, t_s=end.t_s, origin=origin, state=ProcState.GONE, exit_code=end.code,
+                               exit_signal=end.signal)])  # fmt: skip
 
     def _look(self, control: JobControl, search: bool) -> list[Signal]:
         attempt, now_s = self._attempt, time.time()

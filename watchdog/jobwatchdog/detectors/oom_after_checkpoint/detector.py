@@ -56,6 +56,7 @@ class OomAfterCheckpointDetector(BaseDetector):
         self._resumed = False
         self._steps_since = 0
         self._last_step: int | None = None
+        self._failed: tuple[LogMatch, float] | None = None  # the last failure that no checkpoint preceded, its arrival
 
     def job_changed(self, job: Job) -> None:
         """A new attempt starts from nothing."""
@@ -66,21 +67,33 @@ class OomAfterCheckpointDetector(BaseDetector):
     def observe(self, signal: Signal, now_s: float) -> list[Finding]:
         """Take checkpoints, steps and failures."""
         if isinstance(signal, PhaseChanged):
-            self._phase(signal, now_s)
-        elif isinstance(signal, StepReport):
+            return self._phase(signal, now_s)
+        if isinstance(signal, StepReport):
             self._step(signal)
         elif isinstance(signal, LogMatch):
             if signal.signature == "resume-from-checkpoint":
                 self._armed, self._resumed, self._steps_since = True, True, 0
                 self._saved_s = signal.t_s
-            elif signal.kind is Kind.CUDA_OOM and self._near(signal):
-                return [self._finding(signal)]
+            elif signal.kind is Kind.CUDA_OOM:
+                if self._near(signal):
+                    return [self._finding(signal)]
+                self._failed = (signal, now_s)
         return []
 
-    def _phase(self, signal: PhaseChanged, now_s: float) -> None:
-        if signal.phase is Phase.CHECKPOINT:
-            self._armed, self._resumed, self._steps_since = True, False, 0
-            self._saved_s = signal.t_s
+    def _phase(self, signal: PhaseChanged, now_s: float) -> list[Finding]:
+        """A checkpoint. One rank saves while another, in the next step already, fails: in two files either line may
+        be read first."""
+        if signal.phase is not Phase.CHECKPOINT:
+            return []
+        self._armed, self._resumed, self._steps_since = True, False, 0
+        self._saved_s = signal.t_s
+        if self._failed is None:
+            return []
+        match, at_s = self._failed
+        self._failed = None
+        apart_s = signal.t_s - match.t_s if signal.t_s is not None and match.t_s is not None else now_s - at_s
+        together = abs(apart_s) <= self.thresholds.get("together_s", 1.0) and now_s > 0
+        return [self._finding(match)] if together and match.origin.file != signal.origin.file else []
 
     def _step(self, signal: StepReport) -> None:
         if signal.step != self._last_step:

@@ -57,6 +57,8 @@ class RankCrashDetector(SignatureDetector):
         self._attempt = 0
         self._dead: set[int] = set()
         self._gone: list[tuple[float, int]] = []  # (when, rank): ended, how is not known
+        self._pids: dict[int, int] = {}
+        self._due_s: float | None = None  # when a rank that went somehow counts as crashed
 
     def job_changed(self, job: Job) -> None:
         """A new attempt has new processes."""
@@ -64,6 +66,18 @@ class RankCrashDetector(SignatureDetector):
             self._attempt = job.attempt
             self._dead.clear()
             self._gone.clear()
+            self._due_s = None
+
+    def next_deadline_s(self) -> float | None:
+        """Wait for the launcher's word on a rank that is gone."""
+        return self._due_s
+
+    def tick(self, now_s: float) -> list[Finding]:
+        """No word came: the job still runs, without that rank."""
+        if self._due_s is None or now_s < self._due_s:
+            return []
+        self._due_s = None
+        return [] if self._dead else [self._first_to_go()]
 
     def observe(self, signal: Signal, now_s: float) -> list[Finding]:
         """Take lines and process states."""
@@ -97,6 +111,7 @@ class RankCrashDetector(SignatureDetector):
             return []
         first = not self._dead
         self._dead.add(rank)
+        self._note_end(rank, seen, now_s)
         how = f"signal {seen.exit_signal}" if killed else f"exit code {seen.exit_code}"
         return [
             Finding(
@@ -116,39 +131,52 @@ class RankCrashDetector(SignatureDetector):
         ]
 
     def _ended_somehow(self, rank: int, seen: ProcessSeen, now_s: float) -> list[Finding]:
-        """How it ended is known to its parent alone. The first to go is suspected once something confirms that the
-        job did not simply come to its end."""
+        """How it ended is known to its parent alone: ranks also go when training is done. So the launcher has a
+        moment to say how the job ended; the first to go is suspected when that was no good end."""
         if any(rank == known for _, known in self._gone):
             return []
-        at = seen.t_s if seen.t_s is not None else now_s
-        self._gone.append((at, rank))
-        first = self._first_gone()
-        if first.ranks != (rank,) and len(self._gone) > 1 and self._gone[0][0] != at:
-            return []
-        return [
-            Finding(
-                kind=Kind.RANK_CRASH,
-                job=self.job,
-                detector=self.id,
-                role=Role.CAUSE,
-                confidence=0.9,
-                suspects=first,
-                evidence=(Evidence(f"rank {rank} (process {seen.origin.pid}) ended before the others", t_s=at),),
-                onset_s=at,
-                replaces=True,
-                summary=f"rank {rank} ended before the others",
-            )
-        ]
+        self._note_end(rank, seen, now_s)
+        if self._due_s is None and len(self._gone) == 1:
+            self._due_s = now_s + self.thresholds.get("word_s", 1.0)
+        return []
+
+    def _note_end(self, rank: int, seen: ProcessSeen, now_s: float) -> None:
+        self._gone.append((seen.t_s if seen.t_s is not None else now_s, rank))
+        self._pids[rank] = seen.origin.pid or 0
+
+    def _first_to_go(self) -> Finding:
+        suspects = self._first_gone()
+        at = min(at for at, _ in self._gone)
+        names = [f"rank {rank} (process {self._pids[rank]})" for gone, rank in self._gone if gone == at]
+        return Finding(
+            kind=Kind.RANK_CRASH,
+            job=self.job,
+            detector=self.id,
+            role=Role.CAUSE,
+            confidence=0.9,
+            suspects=suspects,
+            evidence=(Evidence(f"{' and '.join(names)} ended before the others", t_s=at),),
+            onset_s=at,
+            replaces=True,
+            summary=f"{' and '.join(names)} ended before the others",
+        )
 
     def _job(self, seen: JobStateSeen, now_s: float) -> list[Finding]:
         """The launcher ended as a process ends that a signal ended (128 + number, as a shell says it)."""
+        if seen.state in (JobPhase.RUNNING, JobPhase.UNKNOWN):
+            return []
+        self._due_s = None
+        if seen.state is not JobPhase.FAILED:
+            return []
+        found = [self._first_to_go()] if self._gone and not self._dead else []
         number = seen.exit_signal
         if number is None and seen.exit_code is not None and 128 < seen.exit_code < 160:
             number = seen.exit_code - 128
-        if seen.state is not JobPhase.FAILED or number is None or number in (_SIGTERM, _SIGINT):
-            return []
+        if number is None or number in (_SIGTERM, _SIGINT):
+            return found
         at = seen.t_s if seen.t_s is not None else now_s
         return [
+            *found,
             Finding(
                 kind=Kind.RANK_CRASH,
                 job=self.job,
@@ -160,7 +188,7 @@ class RankCrashDetector(SignatureDetector):
                 onset_s=at,
                 confirmed=True,
                 summary=f"ended by signal {number}",
-            )
+            ),
         ]
 
     def _first_gone(self) -> Suspects:
