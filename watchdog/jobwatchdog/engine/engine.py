@@ -234,9 +234,9 @@ class Engine:
             self._remedy.job_seen(runtime, signal.state, self._now)
 
     def _findings(self, runtime: JobRuntime, findings: Iterable[Finding]) -> None:
-        act_of = runtime.run.plan.incident if runtime.run is not None and ending_it(runtime) else None
+        ours = ending_it(runtime)
         for finding in findings:
-            self._take(self._tracker.observe(finding, self._now, runtime.job.attempt, act_of))
+            self._take(self._tracker.observe(finding, self._now, runtime.job.attempt, ending_it=ours))
 
     def _ask(self, runtime: JobRuntime, detector: Detector, question: Callable[[Detector], T]) -> T | tuple[()]:
         """Fail open: a detector that raises is left out for this job, and said so."""

@@ -42,10 +42,8 @@ class Change(Protocol):
 class Tracker(Protocol):
     """Groups findings into incidents."""
 
-    def observe(
-        self, finding: Finding, now_s: float, attempt: int, act_of: IncidentId | None = None
-    ) -> Sequence[Change]:
-        """Fold one finding; `act_of` is the incident whose remedy ends the attempt right now."""
+    def observe(self, finding: Finding, now_s: float, attempt: int, *, ending_it: bool = False) -> Sequence[Change]:
+        """Fold one finding; `ending_it`: a remedy ends the attempt right now."""
         ...
 
     def stepped(self, job: JobId, attempt: int, step: int) -> None:

@@ -101,9 +101,11 @@ class IncidentTracker:
 
     # ---- findings -------------------------------------------------------------------------------
 
-    def observe(self, finding: Finding, now_s: float, attempt: int, act_of: IncidentId | None = None) -> list[Change]:
-        """Fold one finding. `act_of`: the job is being ended right now, as the remedy of this incident."""
+    def observe(self, finding: Finding, now_s: float, attempt: int, *, ending_it: bool = False) -> list[Change]:
+        """Fold one finding. `ending_it`: we end the attempt right now, what it says in dying is our doing."""
         self._order += 1
+        if ending_it and finding.role is not Role.BENIGN and finding.kind in self.causes.teardown:
+            return []
         if finding.role is Role.BENIGN:
             return self._benign(finding, now_s, attempt)
         if finding.recovered:
@@ -112,7 +114,7 @@ class IncidentTracker:
         if notes is not None and (notes.cancelled or notes.ended) and self._is_noise(finding, notes):
             return []
         stated = finding.onset_s if finding.onset_s is not None else _first_time(finding)
-        record = self._fallout_of_act(finding, act_of) or self._home(finding, stated, attempt)
+        record = self._home(finding, stated, attempt)
         opened = record is None
         if record is None:
             record = self._open(finding, now_s, attempt)
@@ -155,12 +157,6 @@ class IncidentTracker:
         if step is None:
             return False
         return attempt != record.attempt or record.told_step is None or step - record.told_step >= SURVIVED_STEPS
-
-    def _fallout_of_act(self, finding: Finding, act_of: IncidentId | None) -> _Record | None:
-        """What an attempt says while we end it is our doing."""
-        if act_of is None or finding.kind not in self.causes.teardown:
-            return None
-        return self._records.get(act_of)
 
     def _related(self, finding: Finding, stated: float | None, group: Group) -> bool:
         if finding.kind is group.kind:
