@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from jobwatchdog.actuators.local import proctable
 from jobwatchdog.actuators.local.launcher import SHIM, LaunchError, LocalLauncher
 from jobwatchdog.actuators.local.records import Attempt, AttemptPhase, JobSpec
+from jobwatchdog.linux import proctable
 from jobwatchdog.model import JobId
 
 JOB = JobId("local/toy:1")

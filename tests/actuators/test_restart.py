@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from jobwatchdog.actuators.base import ActionContext
-from jobwatchdog.actuators.local import proctable
 from jobwatchdog.actuators.local.control import AttachError, LocalJob, PidJob
 from jobwatchdog.actuators.local.launcher import LocalLauncher
 from jobwatchdog.actuators.local.records import AttemptPhase, write_json
 from jobwatchdog.actuators.local.restart import RestartActuator
+from jobwatchdog.linux import proctable
 from jobwatchdog.model import Action, Kind, Outcome, Verb
 
 MakeJob = Callable[..., LocalJob]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from jobwatchdog.actuators import process
 from jobwatchdog.actuators.base import ActionContext, BaseActuator, Done
-from jobwatchdog.actuators.local import proctable
+from jobwatchdog.linux import proctable
 from jobwatchdog.model import Action, Json, Verb
 
 TOOL_TIMEOUT_S = 5.0

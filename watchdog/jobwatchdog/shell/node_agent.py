@@ -14,6 +14,7 @@ import structlog
 
 from jobwatchdog.actuators.local.control import JobControl
 from jobwatchdog.actuators.local.records import AttemptPhase, AttemptState
+from jobwatchdog.linux.pidfd import Ended
 from jobwatchdog.model import (
     JobId,
     JobPhase,
@@ -226,8 +227,9 @@ class NodeAgent:
             return  # of an attempt that was replaced
         self._gone.add((one.pid, one.ticks))
         origin = Origin(rank=one.rank, local_rank=one.local_rank, pid=one.pid)
-        self._put([ProcessSeen(job=self.job, t_s=end.t_s, origin=origin, state=ProcState.GONE, exit_code=end.code,
-                               exit_signal=end.signal)])  # fmt: skip
+        how = end.how or Ended()
+        self._put([ProcessSeen(job=self.job, t_s=end.t_s, origin=origin, state=ProcState.GONE, exit_code=how.code,
+                               exit_signal=how.signal)])  # fmt: skip
 
     def _look(self, control: JobControl, search: bool) -> list[Signal]:
         attempt, now_s = self._attempt, time.time()
@@ -242,6 +244,8 @@ class NodeAgent:
             if seen is None:
                 continue  # unknown is not dead
             if seen.state is ProcState.GONE:
+                if self._exits.watches(one):
+                    continue  # told with its moment and its status as soon as both are known
                 self._ranks.remove(one)
                 if (one.pid, one.ticks) in self._gone:
                     continue

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from jobwatchdog.linux import proctable
 from jobwatchdog.model import JobId, Origin, ProcessSeen, ProcState
 
 _PROC: Final = Path("/proc")
-_TICKS: Final = os.sysconf("SC_CLK_TCK")
 _STATES: Final[Mapping[str, ProcState]] = {
     "R": ProcState.RUNNING,
     "S": ProcState.SLEEPING,
@@ -40,35 +40,10 @@ class RankProcess:
     world_size: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Stat:
-    state: str
-    ppid: int
-    ticks: int
-    cpu_s: float
-
-
-class _UnseenError(OSError):
-    """The process table could not be read: out of descriptors, no permission. It says nothing about the process."""
-
-
-def _stat(pid: int) -> _Stat | None:
-    """Return what the table says; None only where the kernel says that there is no such process."""
-    try:
-        raw = (_PROC / str(pid) / "stat").read_bytes()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    except OSError as error:
-        raise _UnseenError(error.errno, error.strerror) from error
-    part = raw.rpartition(b")")[2].split()
-    cpu = (int(part[11]) + int(part[12])) / _TICKS
-    return _Stat(part[0].decode(), int(part[1]), int(part[19]), cpu)
-
-
 def environment(pid: int) -> dict[str, str] | None:
     """Return a process's environment; None where it cannot be read, which says nothing about the process."""
     try:
-        raw = (_PROC / str(pid) / "environ").read_bytes()
+        raw = proctable.environ_bytes(pid)
     except OSError:
         return None
     pairs = (entry.decode(errors="replace").partition("=") for entry in raw.split(b"\0") if b"=" in entry)
@@ -84,8 +59,8 @@ def rank_processes(pids: Iterable[int]) -> list[RankProcess]:
     found: dict[int, tuple[int | None, RankProcess]] = {}
     for pid in sorted(set(pids)):
         try:
-            status, env = _stat(pid), environment(pid)
-        except _UnseenError:
+            status, env = proctable.read(pid), environment(pid)
+        except OSError:
             continue
         if status is None or not env:
             continue
@@ -107,8 +82,8 @@ def seen(process: RankProcess, job: JobId, now_s: float) -> ProcessSeen | None:
     None: it cannot be seen now, which is no sign of its end.
     """
     try:
-        status = _stat(process.pid)
-    except _UnseenError:
+        status = proctable.read(process.pid)
+    except OSError:
         return None
     origin = Origin(rank=process.rank, local_rank=process.local_rank, pid=process.pid)
     if status is None or status.ticks != process.ticks:

@@ -10,11 +10,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-from jobwatchdog.actuators.local import killer, proctable
+from jobwatchdog.actuators.local import killer
 from jobwatchdog.actuators.local.killer import StopReport
 from jobwatchdog.actuators.local.launcher import LocalLauncher
-from jobwatchdog.actuators.local.proctable import Proc
 from jobwatchdog.actuators.local.records import Attempt, AttemptPhase, AttemptState, JobSpec, save_spec
+from jobwatchdog.linux import proctable
+from jobwatchdog.linux.pidfd import how_it_ended
+from jobwatchdog.linux.proctable import Proc
 from jobwatchdog.model import JobId
 
 
@@ -111,6 +113,7 @@ class PidJob(LocalJob):
         super().__init__(launcher, spec)
         self.root = root
         self._uid = uid
+        self._fd = _pidfd(root)  # for as long as we live: it tells how the process ended
         self._seen: dict[int, int] = {}  # pid → ticks of all that ever was in the tree: orphans stay known
         self.refresh()
 
@@ -162,12 +165,15 @@ class PidJob(LocalJob):
         return [procs[pid] for pid in sorted(known) if procs[pid].alive]
 
     def state(self, attempt: int) -> AttemptState:
-        """The exit code of a foreign process is told to its parent alone."""
+        """The exit code of a foreign process is told to its parent alone by kernels before Linux 6.15."""
         if attempt > 0:
             return super().state(attempt)
         now = proctable.read(self.root.pid)
         if now is not None and now.ticks == self.root.ticks and now.alive:
             return AttemptState(phase=AttemptPhase.RUNNING)
+        how = how_it_ended(self._fd, self.root.pid, self.root.ticks) if self._fd is not None else None
+        if how is not None:
+            return AttemptState(phase=AttemptPhase.EXITED, code=how.code, signal=how.signal)
         detail = "it was not started by us: its exit code is not known"
         return AttemptState(phase=AttemptPhase.EXITED, detail=detail)
 
@@ -186,6 +192,18 @@ class PidJob(LocalJob):
         if attempt > 0:
             return await super().stop(attempt, grace_s)
         return await asyncio.to_thread(killer.end_all, self.refresh, grace_s=grace_s)
+
+
+def _pidfd(root: Proc) -> int | None:
+    try:
+        fd = os.pidfd_open(root.pid)
+    except OSError:
+        return None
+    now = proctable.read(root.pid)
+    if now is not None and now.identity == root.identity:
+        return fd
+    os.close(fd)  # it ended, and its pid is another's
+    return None
 
 
 def _parse_environ(raw: bytes) -> dict[str, str]:

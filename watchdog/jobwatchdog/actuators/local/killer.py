@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from jobwatchdog.actuators.local import proctable
-from jobwatchdog.actuators.local.proctable import Proc
+from jobwatchdog.linux import proctable
+from jobwatchdog.linux.proctable import Proc
 
 RESCAN_S = 0.05  # how often new children are looked for while waiting
 KILL_WAIT_S = 5.0  # SIGKILL takes effect at once unless the kernel holds the process (state D)

@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from jobwatchdog.actuators.local import killer, proctable
+from jobwatchdog.actuators.local import killer
 from jobwatchdog.actuators.local.killer import StopReport
-from jobwatchdog.actuators.local.proctable import MarkerFinder, Proc
 from jobwatchdog.actuators.local.records import (
     Attempt,
     AttemptPhase,
@@ -27,6 +26,8 @@ from jobwatchdog.actuators.local.records import (
     save_spec,
     write_json,
 )
+from jobwatchdog.linux import proctable
+from jobwatchdog.linux.proctable import MarkerFinder, Proc
 from jobwatchdog.model import JobId
 
 SHIM = Path(__file__).with_name("shim.py")

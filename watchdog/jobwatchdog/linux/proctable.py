@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PROC = Path("/proc")
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 DEAD = frozenset("ZXx")
 STOPPED = frozenset("Tt")
 
@@ -26,6 +27,7 @@ class Proc:
     session: int
     state: str  # R S D T t Z X, as in proc(5)
     name: str
+    cpu_s: float = 0.0  # user and system time so far
 
     @property
     def alive(self) -> bool:
@@ -60,6 +62,7 @@ def read(pid: int) -> Proc | None:
         session=int(fields[3]),
         state=fields[0].decode(),
         name=head.partition(b"(")[2].decode(errors="replace"),
+        cpu_s=(int(fields[11]) + int(fields[12])) / TICKS_PER_S,
     )
 
 

@@ -1,0 +1,1 @@
+"""What the kernel says of processes: the table, their ends, their environments."""
