@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from jobwatchdog.model import (
     Evidence,
@@ -45,6 +45,7 @@ class BaseDetector:
     """Defaults for detectors that need no clock."""
 
     id = ""
+    listens: ClassVar[tuple[type[Signal], ...]] = (Signal,)  # the engine passes on nothing else
 
     def __init__(self, job: JobId, thresholds: Thresholds | None = None) -> None:
         self.job = job

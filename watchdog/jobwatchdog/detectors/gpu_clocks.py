@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from jobwatchdog.detectors.base import SignatureDetector, Thresholds
 from jobwatchdog.detectors.moments import seen_at
-from jobwatchdog.model import Evidence, Finding, GpuSample, JobId, RestartHelps, Signal, Suspects
+from jobwatchdog.model import Evidence, Finding, GpuSample, JobId, LogMatch, RestartHelps, Signal, Suspects
 
 IDLE, POWER_CAP, HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE = 0x1, 0x4, 0x8, 0x20, 0x40, 0x80
 _SAMPLES_MAX = 1024
@@ -60,6 +60,8 @@ class GpuTrack:
 
 class ThrottleDetector(SignatureDetector):
     """Base: subclasses say which samples count as slowed down, and why."""
+
+    listens = (GpuSample, LogMatch)
 
     def __init__(self, job: JobId, thresholds: Thresholds | None = None) -> None:
         super().__init__(job, thresholds)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from jobwatchdog.detectors.base import BaseDetector
 from jobwatchdog.engine.lifecycle import Stage
 from jobwatchdog.engine.ports import Change, Detector, Planner, Tracker
 from jobwatchdog.engine.progress import as_counted, ending_it
@@ -95,7 +94,7 @@ class Engine:
         """When a `Tick` would change something, if nothing else happens before."""
         times = [self._tracker.next_deadline_s()]
         for job in self._jobs.values():
-            times.extend(_deadline_of(detector) for detector in job.detectors if _wants_ticks(detector))
+            times.extend(_deadline_of(detector) for detector in job.tickers())
             times.append(self._remedy.next_deadline_s(job))
         return min((t for t in times if t is not None), default=None)
 
@@ -301,7 +300,7 @@ class Engine:
                 return
 
     def _tick_detectors(self, runtime: JobRuntime) -> None:
-        for detector in filter(_wants_ticks, tuple(runtime.detectors)):
+        for detector in runtime.tickers():
             due = self._ask(runtime, detector, lambda d: d.next_deadline_s())
             if isinstance(due, float | int) and due <= self._now:
                 self._findings(runtime, self._ask(runtime, detector, lambda d: d.tick(self._now)))
@@ -327,11 +326,6 @@ class Engine:
 
     def _emit(self, decision: Decision) -> None:
         self._out.append(decision)
-
-
-def _wants_ticks(detector: Detector) -> bool:
-    """Most read lines and never wait for time; asking each of them at every event would cost more than the lines."""
-    return type(detector).next_deadline_s is not BaseDetector.next_deadline_s
 
 
 def _deadline_of(detector: Detector) -> float | None:

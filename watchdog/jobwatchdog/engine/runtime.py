@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from jobwatchdog.detectors.base import SignatureDetector
+from jobwatchdog.detectors.base import BaseDetector, SignatureDetector
 from jobwatchdog.engine.lifecycle import ALLOWED, Stage
 from jobwatchdog.engine.ports import Detector
 from jobwatchdog.incidents import InvalidTransition
@@ -120,6 +120,7 @@ class JobRuntime:
     broken: dict[str, str] = field(default_factory=dict)
     story: deque[str] = field(default_factory=lambda: deque(maxlen=STORY_LINES_MAX))
     _listeners: dict[object, tuple[Detector, ...]] = field(default_factory=dict)
+    _tickers: tuple[Detector, ...] | None = None
 
     def listeners(self, signal: Signal) -> tuple[Detector, ...]:
         """The detectors that this signal may concern: one that only reads lines of its kind gets only those."""
@@ -130,11 +131,19 @@ class JobRuntime:
             self._listeners[key] = found
         return found
 
+    def tickers(self) -> tuple[Detector, ...]:
+        """The detectors that wait for time: most do not, and asking each at every event would cost more than lines."""
+        if self._tickers is None:
+            waits = [d for d in self.detectors if type(d).next_deadline_s is not BaseDetector.next_deadline_s]
+            self._tickers = tuple(waits)
+        return self._tickers
+
     def leave_out(self, detector: Detector, words: str) -> None:
         """A detector that raised is asked no more."""
         self.detectors.remove(detector)
         self.broken[detector.id] = words
         self._listeners.clear()
+        self._tickers = None
 
     def move(self, to: Stage, now_s: float, why: str) -> None:
         """Change the stage, or say how we came to want what the table forbids."""
@@ -169,6 +178,8 @@ class JobRuntime:
 
 
 def _may_concern(detector: Detector, signal: Signal) -> bool:
+    if isinstance(detector, BaseDetector) and not isinstance(signal, detector.listens):
+        return False
     if not isinstance(detector, SignatureDetector) or type(detector).observe is not SignatureDetector.observe:
         return True
     return isinstance(signal, LogMatch) and signal.kind is detector.kind

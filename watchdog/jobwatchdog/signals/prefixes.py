@@ -30,6 +30,23 @@ _SHAPES: Final = tuple(
         r"kernel: ",
     )
 )
+
+
+# Most lines have no prefix; trying only the shapes that may begin with their first letter makes that cheap.
+def _first_of(letter: str) -> str:
+    return "0" if letter.isdigit() else "a" if letter.isalnum() or letter == "_" else letter
+
+
+def _may_begin(shape: str, first: str) -> bool:
+    begins = {"[": r"\[", "(": r"\(", "<": "<"}
+    if first in begins:
+        return shape.startswith(begins[first])
+    return not shape.startswith(tuple(begins.values()))
+
+
+_BY_FIRST: Final = {
+    first: tuple(shape for shape in _SHAPES if _may_begin(shape.pattern, first)) for first in ("[", "(", "<", "0", "a")
+}
 _RANK_WORD: Final = re.compile(r"\[RANK:(?P<rank>\d+)\]")
 _WORDS: Final = ("rank", "local_rank", "node", "pid")
 
@@ -50,14 +67,19 @@ def split_prefix(line: str) -> Prefixed:
     found: dict[str, str] = {}
     at = 0
     for _ in range(_LAYERS_MAX):
-        match = next((m for shape in _SHAPES if (m := shape.match(line, at))), None)
+        shapes = _BY_FIRST.get(_first_of(line[at : at + 1]), ())
+        match = next((m for shape in shapes if (m := shape.match(line, at))), None)
         if match is None:
             break
         for word, value in match.groupdict().items():
             if value is not None and word in _WORDS:
                 found.setdefault(word, value)
         at = match.end()
-    if "rank" not in found and (loose := _RANK.search(line) or _RANK_WORD.search(line)):
+    if (
+        "rank" not in found
+        and ("ank" in line or "ANK" in line)
+        and (loose := _RANK.search(line) or _RANK_WORD.search(line))
+    ):
         # After a progress bar without a line break the rank stands in the middle of the line. `[Rank 3]` of
         # the NCCL watchdog counts within its group, so a `[rank7]:` anywhere goes first.
         exact = re.search(r"\[rank(\d+)\]:", line)

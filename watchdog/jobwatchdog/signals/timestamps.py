@@ -5,6 +5,7 @@ from __future__ import annotations
 import calendar
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 _MONTHS: Final = {m: i for i, m in enumerate("jan feb mar apr may jun jul aug sep oct nov dec".split(), 1)}  # noqa: SIM905
@@ -42,10 +43,11 @@ class TimeState:
     last_s: float | None = None
 
 
-def _epoch(year: int, month: int, day: int, hour: int, minute: int, second: int) -> float | None:
-    if not (1 <= month <= 12 and 1 <= day <= 31 and hour < 25 and minute < 60 and second < 61):
+@lru_cache(maxsize=256)  # lines of one minute follow each other
+def _epoch(year: int, month: int, day: int, hour: int, minute: int) -> float | None:
+    if not (1 <= month <= 12 and 1 <= day <= 31 and hour < 25 and minute < 60):
         return None
-    return float(calendar.timegm((year, month, day, hour, minute, second)))
+    return float(calendar.timegm((year, month, day, hour, minute, 0)))
 
 
 def _zone_s(text: str | None) -> float:
@@ -61,9 +63,11 @@ def _of(match: re.Match[str], year: int) -> float | None:
     month = _MONTHS.get(part["b"].lower()) if "b" in part else int(part["m"])
     if month is None:
         return None
-    whole = _epoch(year, month, int(part["d"]), int(part["H"]), int(part["M"]), int(part.get("S") or 0))
-    if whole is None:
+    minute = _epoch(year, month, int(part["d"]), int(part["H"]), int(part["M"]))
+    second = int(part.get("S") or 0)
+    if minute is None or second > 60:
         return None
+    whole = minute + second
     fraction = part.get("f")
     return whole + (float("0." + fraction[1:]) if fraction else 0.0) - _zone_s(part.get("z"))
 

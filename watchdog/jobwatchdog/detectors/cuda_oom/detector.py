@@ -67,6 +67,7 @@ class CudaOomDetector(SignatureDetector):
 
     kind = Kind.CUDA_OOM
     id = "cuda_oom"
+    listens = (LogMatch,)
 
     def __init__(self, job: JobId, thresholds: Thresholds | None = None) -> None:
         super().__init__(job, thresholds)

@@ -51,6 +51,7 @@ class LossNanDetector(SignatureDetector):
     """Step reports by framework, and the lines that say it in words."""
 
     id = "loss_nan"
+    listens = (StepReport, LogMatch)
     kind = Kind.LOSS_NAN
 
     def __init__(self, job: JobId, thresholds: Thresholds | None = None) -> None:

@@ -42,6 +42,7 @@ class LossSpikeDetector(BaseDetector):
     """One series a framework; a job whose lines come in two shapes is not judged by a mixture."""
 
     id = "loss_spike"
+    listens = (StepReport,)
 
     def __init__(self, job: JobId, thresholds: Thresholds | None = None) -> None:
         super().__init__(job, thresholds)

@@ -51,6 +51,7 @@ class RankCrashDetector(SignatureDetector):
 
     kind = Kind.RANK_CRASH
     id = "rank_crash"
+    listens = (JobStateSeen, LogMatch, ProcessSeen)
 
     def __init__(self, job: JobId, thresholds: Thresholds | None = None) -> None:
         super().__init__(job, thresholds)

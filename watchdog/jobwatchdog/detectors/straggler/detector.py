@@ -31,6 +31,7 @@ class StragglerDetector(BaseDetector):
     """The last few reports of who was slowest."""
 
     id = "straggler"
+    listens = (GpuSample,)
 
     def __init__(self, job: JobId, thresholds: Thresholds | None = None) -> None:
         super().__init__(job, thresholds)

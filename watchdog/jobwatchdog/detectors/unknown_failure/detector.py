@@ -24,7 +24,7 @@ Exit codes of launchers.
 from __future__ import annotations
 
 from jobwatchdog.detectors.base import SignatureDetector, Thresholds
-from jobwatchdog.model import Evidence, Finding, JobId, JobPhase, JobStateSeen, Kind, Role, Signal
+from jobwatchdog.model import Evidence, Finding, JobId, JobPhase, JobStateSeen, Kind, LogMatch, Role, Signal
 
 
 class UnknownFailureDetector(SignatureDetector):
@@ -32,6 +32,7 @@ class UnknownFailureDetector(SignatureDetector):
 
     kind = Kind.UNKNOWN_FAILURE
     id = "unknown_failure"
+    listens = (JobStateSeen, LogMatch)
 
     def observe(self, signal: Signal, now_s: float) -> list[Finding]:
         """Take lines and the launcher's view."""
