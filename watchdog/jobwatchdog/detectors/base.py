@@ -131,5 +131,6 @@ class SignatureDetector(BaseDetector):
             evidence=(evidence_of(match),),
             onset_s=match.t_s,
             xid=_int(match.fields.get("xid")),
+            reporter=match.origin.rank if match.origin.rank is not None else match.origin.local_rank,
             summary=match.signature,
         )

@@ -26,6 +26,7 @@ class CausalTable:
     weights: Mapping[Kind, int]
     survivable: frozenset[Kind]
     teardown: frozenset[Kind]
+    own_fault: frozenset[Kind]
     window_s: float
 
     @classmethod
@@ -46,9 +47,10 @@ class CausalTable:
                     explains[cause, effect] = reach
             survivable = frozenset(map(Kind, raw["survivable"]))
             teardown = frozenset(map(Kind, raw["teardown"]))
+            own_fault = frozenset(map(Kind, raw["own_fault"]))
         except (KeyError, ValueError, TypeError, AttributeError) as error:
             raise ValueError(f"{file}: bad causal table: {error}") from error
-        return cls(explains, weights, survivable, teardown, window)
+        return cls(explains, weights, survivable, teardown, own_fault, window)
 
     def reaches(self, cause: Kind, cause_s: float | None, effect: Kind, effect_s: float | None) -> bool:
         """Say whether the one may explain the other; unknown times never rule it out."""

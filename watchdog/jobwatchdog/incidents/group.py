@@ -31,6 +31,7 @@ class Group:
     onset_step: int | None = None
     xid: int | None = None
     measures: dict[str, float] = field(default_factory=dict)
+    reporters: set[int] = field(default_factory=set)  # two are as good as many: it is no single rank's fault
     summary: str = ""
 
     def fold(self, finding: Finding, stated_s: float | None) -> None:
@@ -45,6 +46,8 @@ class Group:
         if finding.role is Role.CAUSE:
             self.role = Role.CAUSE
         self.confirmed |= finding.confirmed
+        if finding.reporter is not None and len(self.reporters) < 2:
+            self.reporters.add(finding.reporter)
         self._times(finding, stated_s)
         self._suspects(finding)
         self.measures.update(finding.measures)

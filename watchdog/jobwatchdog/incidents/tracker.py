@@ -19,6 +19,7 @@ from jobwatchdog.model import (
     Kind,
     RestartHelps,
     Role,
+    Suspects,
 )
 
 INCIDENTS_MAX = 2000  # remembered a tracker; closed ones go first
@@ -349,6 +350,8 @@ class IncidentTracker:
         suspects = group.suspects
         for other in sorted(others, key=lambda g: (-self.causes.weight(g.kind), g.order)):
             suspects = suspects or other.suspects
+        if not suspects and kind in self.causes.own_fault and len(group.reporters) == 1:
+            suspects = Suspects(ranks=tuple(group.reporters))
         defaults = KIND_DEFAULTS[kind]
         lines = [*group.evidence, *(line for other in others for line in other.evidence[:4])]
         evidence = list(dict.fromkeys(lines))  # one line may speak for two kinds

@@ -76,6 +76,7 @@ class Finding:
     recovered: bool = False
     replaces: bool = False  # the suspects are the detector's whole view: earlier ones of its are withdrawn
     confirmed: bool = False  # seen in the world (a dead process, a stuck job), not only read in a text
+    reporter: int | None = None  # the rank whose output says so; no suspect for that alone
     summary: str = ""
 
 
