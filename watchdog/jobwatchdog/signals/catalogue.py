@@ -17,20 +17,22 @@ import yaml
 from jobwatchdog.model import CauseClass, Kind, RestartHelps, Role
 
 _KEYS = frozenset(
-    "id kind role pattern cause_class restart_helps confidence tags summary matches rejects".split()  # noqa: SIM905
+    "id kind role pattern unless cause_class restart_helps confidence tags summary matches rejects".split()  # noqa: SIM905
 )
 _ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """One kind of line. `matches` and `rejects` are examples that tests hold the pattern to."""
+    """One kind of line: what `pattern` finds and `unless` does not. `matches` and `rejects` are examples that tests
+    hold both to."""
 
     id: str
     pattern: str
     kind: Kind | None
     role: Role
     summary: str
+    unless: str = ""  # a line in which this is found too means something else; empty = no such words
     cause_class: CauseClass | None = None
     restart_helps: RestartHelps | None = None
     confidence: float = 0.9
@@ -139,6 +141,7 @@ def _build(entry: Mapping[str, Any], file: str, line: int) -> Signature:
         kind=Kind(entry["kind"]) if entry.get("kind") is not None else None,
         role=Role(entry.get("role", "cause")),
         summary=entry["summary"],
+        unless=str(entry.get("unless") or ""),
         cause_class=CauseClass(entry["cause_class"]) if entry.get("cause_class") else None,
         restart_helps=RestartHelps(_yes_no(entry["restart_helps"])) if "restart_helps" in entry else None,
         confidence=float(entry.get("confidence", 0.9)),
@@ -157,25 +160,59 @@ def _yes_no(value: object) -> str:
 
 def check_signature(signature: Signature) -> list[str]:
     """Return what is wrong with a signature's pattern or examples."""
-    import re2
-
-    options = re2.Options()
-    options.log_errors = False
-    try:
-        compiled = re2.compile(signature.pattern, options)
-    except re2.error as error:
-        reason = error.args[0].decode() if error.args and isinstance(error.args[0], bytes) else str(error)
-        return [f"bad pattern {signature.pattern!r}: {reason}"]
-    if compiled.search(""):
-        return [f"pattern {signature.pattern!r} matches an empty line"]
+    wrong = [
+        f"bad `{key}` {pattern!r}: {reason}" if key == "unless" else f"bad pattern {pattern!r}: {reason}"
+        for key, pattern in (("pattern", signature.pattern), ("unless", signature.unless))
+        if (reason := _refused(pattern))
+    ]
+    if wrong:
+        return wrong
+    reader = Reader(signature)
+    for key, pattern in (("pattern", signature.pattern), ("`unless`", signature.unless)):
+        if pattern and reader.compile(pattern).search(""):
+            return [f"{key} {pattern!r} matches an empty line"]
     wrong = [] if signature.matches else ["`matches` needs at least one real line"]
-    wrong += [f"does not match its example {line!r}" for line in signature.matches if not _hits(compiled, line)]
-    wrong += [f"matches its counter-example {line!r}" for line in signature.rejects if _hits(compiled, line)]
+    wrong += [f"does not match its example {line!r}" for line in signature.matches if not _hits(reader, line)]
+    wrong += [f"matches its counter-example {line!r}" for line in signature.rejects if _hits(reader, line)]
     return wrong
 
 
-def _hits(compiled: Any, example: str) -> bool:
-    return any(compiled.search(line) for line in example.splitlines())
+class Reader:
+    """A signature ready to read lines. RE2: no site's pattern can take exponential time."""
+
+    __slots__ = ("_pattern", "_unless")
+
+    def __init__(self, signature: Signature) -> None:
+        self._pattern = self.compile(signature.pattern)
+        self._unless = self.compile(signature.unless) if signature.unless else None
+
+    @staticmethod
+    def compile(pattern: str) -> Any:
+        """Return the compiled pattern, quietly."""
+        import re2
+
+        options = re2.Options()
+        options.log_errors = False
+        return re2.compile(pattern, options)
+
+    def read(self, line: str) -> Any:
+        """Return the match of the pattern, None for a line that means nothing or something else."""
+        match = self._pattern.search(line)
+        return None if match is None or (self._unless is not None and self._unless.search(line)) else match
+
+
+def _refused(pattern: str) -> str:
+    import re2
+
+    try:
+        Reader.compile(pattern)
+    except re2.error as error:
+        return error.args[0].decode() if error.args and isinstance(error.args[0], bytes) else str(error)
+    return ""
+
+
+def _hits(reader: Reader, example: str) -> bool:
+    return any(reader.read(line) for line in example.splitlines())
 
 
 class Catalogue:

@@ -15,12 +15,12 @@ ENGINE_VERSION = version("hyperscan")
 _NAMED = re.compile(r"\(\?P<\w+>")
 
 
-class PatternRefusedError(ValueError):
-    """The multi-pattern engine cannot take a pattern; `index` says which."""
+class PatternsRefusedError(ValueError):
+    """The multi-pattern engine cannot take some patterns; `refused` has the index and the reason of each."""
 
-    def __init__(self, index: int, reason: str) -> None:
-        self.index = index
-        super().__init__(reason)
+    def __init__(self, refused: Sequence[tuple[int, str]]) -> None:
+        self.refused = tuple(refused)
+        super().__init__("; ".join(f"pattern {index}: {reason}" for index, reason in refused))
 
 
 def _expression(pattern: str) -> bytes:
@@ -38,6 +38,14 @@ def _compile(patterns: Sequence[str], flags: int) -> hyperscan.Database:
     return database
 
 
+def _refusal(pattern: str) -> str:
+    try:
+        _compile([pattern], _FLAGS)
+    except hyperscan.error as reason:
+        return str(reason)
+    return ""
+
+
 # `^` and `$` mean line ends; `.` never crosses a line, as in RE2.
 _FLAGS = hyperscan.HS_FLAG_MULTILINE
 
@@ -45,16 +53,14 @@ _FLAGS = hyperscan.HS_FLAG_MULTILINE
 def compile_patterns(patterns: Sequence[str]) -> bytes:
     """Compile to bytes that `Matcher` loads at once on the same kind of processor.
 
-    Raises PatternRefusedError naming the first pattern that the engine cannot take.
+    Raises PatternsRefusedError with every pattern that the engine cannot take.
     """
     try:
         database = _compile(patterns, _FLAGS)
     except hyperscan.error as error:
-        for index, pattern in enumerate(patterns):
-            try:
-                _compile([pattern], _FLAGS)
-            except hyperscan.error as reason:
-                raise PatternRefusedError(index, str(reason)) from error
+        refused = [(index, reason) for index, pattern in enumerate(patterns) if (reason := _refusal(pattern))]
+        if refused:
+            raise PatternsRefusedError(refused) from error
         raise
     return bytes(hyperscan.dumpb(database))
 

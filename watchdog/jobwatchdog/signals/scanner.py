@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 from jobwatchdog.model import NO_JOB, JobId, LogMatch, Origin, Signal
 from jobwatchdog.signals import steps
-from jobwatchdog.signals.catalogue import Catalogue, CatalogueError, Problem, Signature
-from jobwatchdog.signals.multipattern import ENGINE_VERSION, Matcher, PatternRefusedError, compile_patterns
+from jobwatchdog.signals.catalogue import Catalogue, CatalogueError, Problem, Reader, Signature
+from jobwatchdog.signals.multipattern import ENGINE_VERSION, Matcher, PatternsRefusedError, compile_patterns
 from jobwatchdog.signals.prefixes import Prefixed, origin_from_path, split_prefix
 from jobwatchdog.signals.text import decode, strip_ansi, virtual_lines
 from jobwatchdog.signals.timestamps import TimeState, parse_time
@@ -94,15 +94,37 @@ def database_key(catalogue: Catalogue) -> str:
 
 
 def compile_database(catalogue: Catalogue) -> bytes:
-    """Compile the database of a catalogue; raise CatalogueError for a pattern that the engine refuses."""
+    """Compile the database of a catalogue; raise CatalogueError with every pattern that the engine cannot serve."""
     try:
-        return compile_patterns(pattern_list(catalogue))
-    except PatternRefusedError as error:
-        if error.index < len(catalogue.signatures):
-            bad = catalogue.signatures[error.index]
-            problem = Problem(bad.file, bad.line, f"signature {bad.id}: pattern {bad.pattern!r} refused: {error}")
-            raise CatalogueError([problem]) from error
-        raise
+        database = compile_patterns(pattern_list(catalogue))
+    except PatternsRefusedError as error:
+        found = [(catalogue.signatures[i], why) for i, why in error.refused if i < len(catalogue.signatures)]
+        if not found:
+            raise
+        problems = [Problem(s.file, s.line, f"signature {s.id}: pattern {s.pattern!r} refused: {w}") for s, w in found]
+        raise CatalogueError(problems) from error
+    if problems := list(_lost(catalogue, Matcher(database))):
+        raise CatalogueError(problems)
+    return database
+
+
+_PADS: Final = ("", *("x" * length + " " for length in (3, 12, 24, 60)))
+
+
+def _lost(catalogue: Catalogue, matcher: Matcher) -> Iterator[Problem]:
+    """Yield the signatures whose own examples the engine does not find.
+
+    Hyperscan loses matches of some patterns that begin with an unbounded class, or of their neighbours.
+    """
+    for number, one in enumerate(catalogue.signatures):
+        reader = Reader(one)
+        for line in (pad + example for example in one.matches for pad in _PADS):
+            hit: set[int] = set()
+            matcher.scan(line.encode() + b"\n", _collect(hit))
+            if number not in hit and reader.read(line):
+                words = f"the multi-pattern engine loses {line!r}; bound the classes at the pattern's start"
+                yield Problem(one.file, one.line, f"signature {one.id}: {words}, as `\\S{{1,200}}` for `\\S+`")
+                break
 
 
 class Scanner:
@@ -113,7 +135,7 @@ class Scanner:
         self.stats = Stats()
         self._matcher = Matcher(database if database is not None else compile_database(catalogue))
         self._signatures: list[Signature] = list(catalogue.signatures)
-        self._regexes: list[Any] = [None] * len(self._signatures)
+        self._readers: list[Reader | None] = [None] * len(self._signatures)  # made when first needed
         self._triggers = [parser for parser, _ in steps.STEP_TRIGGERS]
         self._wrap_from = len(self._signatures) + len(self._triggers)
 
@@ -270,10 +292,10 @@ class Scanner:
 
     def _match(self, stream: Stream, pattern: int, line: str, origin: Origin, time_s: float | None) -> LogMatch | None:
         signature = self._signatures[pattern]
-        regex = self._regexes[pattern]
-        if regex is None:
-            regex = self._regexes[pattern] = _regex(signature.pattern)
-        match = regex.search(line)
+        reader = self._readers[pattern]
+        if reader is None:
+            reader = self._readers[pattern] = Reader(signature)
+        match = reader.read(line)
         if match is None:
             return None
         fields = {name: value for name, value in match.groupdict().items() if value is not None}
@@ -305,13 +327,6 @@ class Scanner:
         if len(seen) > REPEAT_KEYS_MAX:
             seen.popitem(last=False)
         return count
-
-
-def _regex(pattern: str) -> Any:
-    # RE2 here too: its words mean what the catalogue was checked with, and no pattern takes exponential time.
-    import re2
-
-    return re2.compile(pattern)
 
 
 def _place(signal: Signal, job: JobId, time_s: float | None, origin: Origin) -> None:
