@@ -24,6 +24,7 @@ Exit codes of launchers.
 from __future__ import annotations
 
 from jobwatchdog.detectors.base import SignatureDetector, Thresholds
+from jobwatchdog.detectors.ignored import IgnoredTracebacks
 from jobwatchdog.model import Evidence, Finding, JobId, JobPhase, JobStateSeen, Kind, LogMatch, Role, Signal
 
 
@@ -34,8 +35,14 @@ class UnknownFailureDetector(SignatureDetector):
     id = "unknown_failure"
     listens = (JobStateSeen, LogMatch)
 
+    def __init__(self, job: JobId, thresholds: Thresholds | None = None) -> None:
+        super().__init__(job, thresholds)
+        self._ignored = IgnoredTracebacks()
+
     def observe(self, signal: Signal, now_s: float) -> list[Finding]:
         """Take lines and the launcher's view."""
+        if self._ignored.ends_with(signal):
+            return []
         if not isinstance(signal, JobStateSeen):
             return super().observe(signal, now_s)
         if signal.state is not JobPhase.FAILED:
