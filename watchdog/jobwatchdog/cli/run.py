@@ -133,9 +133,12 @@ def _watch(
     spec: object, runtime: Runtime, address: str | None, format: Format, *, show: bool, owns: bool = True
 ) -> int:
     from jobwatchdog.cli.live import watch_live
+    from jobwatchdog.policy.load import load_policy
     from jobwatchdog.shell.watch import WatchSpec
 
     assert isinstance(spec, WatchSpec), "built by the commands above"
+    for file, text in spec.policies:
+        load_policy(text, file)  # mistakes are told before anything is started
     warn_of_plugins()
     return asyncio.run(watch_live(spec, ray=runtime is Runtime.RAY, address=address, json_lines=format is Format.JSON,
                                   show_output=show, owns_job=owns))  # fmt: skip

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import bz2
-import gzip
-import io
-import lzma
+import itertools
 import os
 import stat
 import sys
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, Final, Protocol
-
-import zstandard
-from typing_extensions import Buffer
+from typing import BinaryIO, Final
 
 from jobwatchdog.model import NO_JOB, JobId
 from jobwatchdog.signals.scanner import StreamInfo
+from jobwatchdog.sources.decompress import DamagedError, decoder_for, decompressed
 
 BLOCK_BYTES: Final = 1 << 18  # stays in the processor's cache between reading and matching
 SNIFF_BYTES: Final = 8192
@@ -30,10 +24,6 @@ _NO_LOG_NAMES: Final = (
     "whl db sqlite py yaml yml sh html js css"
 )
 _NO_LOGS: Final = frozenset(f".{name}" for name in _NO_LOG_NAMES.split(" "))
-
-
-class _Reads(Protocol):
-    def read(self, size: int, /) -> bytes: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,74 +50,59 @@ class LogFile:
         """
         try:
             with _open_raw(self.path) as raw:
-                yield from self._decoded(_Source(raw, on_progress))
+                yield from self._text(_taken(raw, on_progress))
         except OSError as error:
-            self.trouble.append(Skipped(self.path, f"cannot be read: {error.strerror or error}"))
+            self._troubled(f"cannot be read: {error.strerror or error}")
+        except DamagedError as error:
+            self._troubled(str(error))
 
-    def _decoded(self, source: _Source) -> Iterator[bytes]:
-        head, stream = source.head, io.BufferedReader(source, BLOCK_BYTES)
-        try:
-            if head[:2] == b"\x1f\x8b":
-                yield from _pieces(gzip.GzipFile(fileobj=stream))
-            elif head[:4] == b"\x28\xb5\x2f\xfd":
-                unpacker = zstandard.ZstdDecompressor(max_window_size=1 << 31)
-                yield from _pieces(unpacker.stream_reader(stream, read_across_frames=True))
-            elif head[:3] == b"BZh":
-                yield from _pieces(bz2.BZ2File(stream))
-            elif head[:6] == b"\xfd7zXZ\x00":
-                yield from _pieces(lzma.LZMAFile(stream))
-            elif looks_binary(head):
-                self.trouble.append(Skipped(self.path, "binary, not a log"))
-            else:
-                yield from _pieces(stream, BLOCK_BYTES)
-        except (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError, zstandard.ZstdError) as error:
-            self.trouble.append(Skipped(self.path, f"compressed data is cut short or damaged: {error}"))
+    def _text(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
+        head = next(blocks, b"")
+        blocks = itertools.chain([head], blocks)
+        if (make := decoder_for(head)) is not None:
+            blocks = decompressed(blocks, make)
+        n_blocks = n_binary = 0
+        for block in blocks:
+            binary = looks_binary(block[:SNIFF_BYTES])
+            if binary and not n_blocks:
+                self._troubled("binary, not a log")
+                return
+            n_blocks += 1
+            n_binary += binary
+            yield block
+        if n_binary:
+            self._troubled(f"{n_binary} of {n_blocks} pieces of {BLOCK_BYTES >> 10} KiB look binary: read all the same")
 
-
-class _Source(io.RawIOBase):
-    """What was looked at beforehand, then the rest; tells how much was taken."""
-
-    def __init__(self, raw: BinaryIO, on_progress: Callable[[int], None] | None) -> None:
-        self._raw = raw
-        self._on_progress = on_progress
-        self.head = self._take(SNIFF_BYTES)
-        self._left = self.head
-
-    def _take(self, size: int) -> bytes:
-        data = self._raw.read(size)
-        if self._on_progress is not None and data:
-            self._on_progress(len(data))
-        return data
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Buffer) -> int:
-        view = memoryview(buffer)
-        part = self._left[: len(view)] or self._take(len(view))
-        self._left = self._left[len(part) :] if self._left else b""
-        view[: len(part)] = part
-        return len(part)
+    def _troubled(self, reason: str) -> None:
+        self.trouble.append(Skipped(self.path, reason))
 
 
-def _pieces(reader: _Reads, size: int = 1 << 20) -> Iterator[bytes]:
-    # A damaged archive raises in the middle of a block: small reads lose less of it.
-    while block := reader.read(size):
+def _taken(raw: BinaryIO, on_progress: Callable[[int], None] | None) -> Iterator[bytes]:
+    while block := raw.read(BLOCK_BYTES):
+        if on_progress is not None:
+            on_progress(len(block))
         yield block
 
 
 def _open_raw(path: str) -> BinaryIO:
     if path == "-":
-        return open(sys.stdin.fileno(), "rb", closefd=False)
-    return Path(path).open("rb")
+        return open(sys.stdin.fileno(), "rb", buffering=0, closefd=False)
+    return Path(path).open("rb", buffering=0)
+
+
+_CONTROLS: Final = bytes({*range(32), 127} - {7, 8, 9, 10, 12, 13, 27})
 
 
 def looks_binary(head: bytes) -> bool:
-    """Whether a beginning is no text: many control bytes, as in weights and images."""
-    if not head:
+    """Whether a piece is no text: many control bytes or many that are no UTF-8, as in weights, images and archives.
+
+    Text in an old single-byte encoding has few of either.
+    """
+    controls = len(head) - len(head.translate(None, _CONTROLS))
+    if not controls and head.isascii():
         return False
-    odd = sum(1 for byte in head if byte < 32 and byte not in (7, 8, 9, 10, 12, 13, 27))
-    return odd > max(8, len(head) // 10)
+    broken = head.decode("utf-8", "replace").count("\ufffd")
+    return controls + broken > max(8, len(head) // 10)
 
 
 def open_paths(paths: Iterable[Path | str], job: JobId = NO_JOB) -> tuple[list[LogFile], list[Skipped]]:
