@@ -52,7 +52,7 @@ class _Strict(BaseModel):
 
 
 class Facts(_Strict):
-    """What is expected of an incident; what is not named is not compared."""
+    """What is expected of an incident; what is not named is not compared. `symptoms` are at least these."""
 
     kind: Kind
     ranks: list[int] = Field(default_factory=list)
@@ -205,10 +205,17 @@ def _unlike(facts: Facts, incident: Incident | None) -> list[str]:
     came = _came(incident)
     wanted = facts.model_dump(mode="json", exclude_unset=True)
     least = wanted.pop("confidence_at_least", 0.0)
-    wrong = [f"{key}: expected {value}, came {came[key]}" for key, value in wanted.items() if value != came[key]]
+    wrong = [f"{key}: expected {value}, came {came[key]}" for key, value in wanted.items() if not _is(key, value, came)]
     if incident.confidence < least:
         wrong.append(f"confidence: expected at least {least}, came {incident.confidence}")
     return wrong
+
+
+def _is(key: str, value: Json, came: dict[str, Json]) -> bool:
+    found = came[key]
+    if key == "symptoms" and isinstance(value, list) and isinstance(found, list):
+        return all(one in found for one in value)
+    return value == found
 
 
 def _came(incident: Incident) -> dict[str, Json]:
