@@ -130,7 +130,7 @@ class _Echo:
         self._task = asyncio.create_task(self._tail.run(), name="echo")
 
     async def _show(self, blocks: Blocks) -> None:
-        for info, data in blocks:
+        for info, data, _begins, _source in blocks:
             if self._on_output is not None:
                 self._on_output(data)
                 continue

@@ -31,7 +31,7 @@ from jobwatchdog.signals.scanner import Scanner, Stream, StreamInfo
 from jobwatchdog.sources import libraries, procs
 from jobwatchdog.sources.exits import Exit, Exits
 from jobwatchdog.sources.libraries import Libraries
-from jobwatchdog.sources.tail import Blocks, Tailer
+from jobwatchdog.sources.tail import Blocks, Position, Tailer
 
 log = structlog.get_logger()
 
@@ -74,6 +74,7 @@ class NodeAgent:
         self._blind = ""  # why processes cannot be seen now
         self._logs: tuple[str, ...] = ()  # of this attempt
         self._delivered: dict[str, int] = {}
+        self._left_at: dict[str, Position] = {}  # where the following of a log ended: of a former attempt's
         self._tail = Tailer(self._on_blocks, self._on_lost)
         self.checkpoint_paths: dict[str, None] = {}
 
@@ -85,13 +86,16 @@ class NodeAgent:
             self._tail.add_glob(path)
             return
         info = StreamInfo(path, job=self.job, hint_s=time.time())
-        self._tail.add(path, info, from_start=from_start, offset=self._delivered.get(path, 0))
+        at = self._left_at.get(path)
+        self._delivered[path] = at.offset if at is not None else 0
+        self._tail.add(path, info, from_start=from_start, at=at)
 
     async def attempt_ended(self) -> None:
         """Nothing of it runs any more: send what its logs still held, and close them."""
         deadline = time.monotonic() + REST_S_MAX
         while time.monotonic() < deadline and await asyncio.to_thread(self._unread):  # noqa: ASYNC110 - no event for it
             await asyncio.sleep(POLL_S)
+        self._left_at.update(self._tail.positions())
         for path in self._logs:
             self._tail.remove(path)
             if (stream := self._streams.pop(path, None)) is not None:
@@ -177,8 +181,11 @@ class NodeAgent:
 
     async def _on_blocks(self, blocks: Blocks) -> None:
         now = time.time()
-        for info, data in blocks:
+        for info, data, begins, _ in blocks:
             stream = self._streams.get(info.file)
+            if begins and stream is not None:  # another file under the same name: lines are counted anew
+                self._put(self._scanner.finish(self._streams.pop(info.file)))
+                stream, self._delivered[info.file] = None, 0
             if stream is None:
                 known = info if info.job == self.job else replace(info, job=self.job, hint_s=now)
                 stream = self._streams[info.file] = self._scanner.open(known)

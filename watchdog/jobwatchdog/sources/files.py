@@ -102,7 +102,7 @@ def looks_binary(head: bytes) -> bool:
     if not controls and head.isascii():
         return False
     broken = head.decode("utf-8", "replace").count("\ufffd")
-    return controls + broken > max(8, len(head) // 10)
+    return controls + broken > max(8, len(head) // 7)
 
 
 def open_paths(paths: Iterable[Path | str], job: JobId = NO_JOB) -> tuple[list[LogFile], list[Skipped]]:
