@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import time
@@ -15,6 +16,7 @@ import structlog
 
 from jobwatchdog import bundled, plugins
 from jobwatchdog.actuators import registry as actuator_registry
+from jobwatchdog.actuators.local import records
 from jobwatchdog.actuators.local.control import AttachError, JobControl, LocalJob, PidJob
 from jobwatchdog.actuators.local.launcher import LocalLauncher
 from jobwatchdog.actuators.local.records import AttemptPhase, JobSpec, job_folder, load_spec
@@ -320,15 +322,19 @@ class Watch:
         attempt = -1
         while self._exit_code is None:
             await asyncio.sleep(POLL_S)
-            latest = self.control.latest_attempt()
-            state = self.control.state(latest)
+            try:
+                latest = self.control.latest_attempt()
+                state = self.control.state(latest)
+                cancelled = self.control.cancelled() is not None
+            except OSError:
+                continue  # it cannot be seen now, which is no end
             if state.phase is not AttemptPhase.EXITED or latest != attempt:
                 attempt, ended_at = latest, None
                 if state.phase is not AttemptPhase.EXITED:
                     continue
             ended_at = ended_at or time.monotonic()
-            if self._nothing_will_follow(ended_at, done=state.succeeded or self.control.cancelled() is not None):
-                self._exit_code = _code(state.code, state.signal, cancelled=self.control.cancelled() is not None)
+            if self._nothing_will_follow(ended_at, done=state.succeeded or cancelled):
+                self._exit_code = _code(state.code, state.signal, cancelled=cancelled)
 
     def _nothing_will_follow(self, ended_at: float, *, done: bool) -> bool:
         supervisor = self._supervisor
@@ -348,8 +354,10 @@ class Watch:
         """Approvals and closed breakers arrive as files in the job's folder: they survive both ends."""
         folder = self.folder / "requests"
         while True:
-            for path in sorted(folder.glob("*.json")) if folder.is_dir() else []:
-                await self._request(path)
+            with contextlib.suppress(OSError):  # looked for again
+                for name in records.names(folder):
+                    if name.endswith(".json"):
+                        await self._request(folder / name)
             await asyncio.sleep(REQUEST_S)
 
     async def _request(self, path: Path) -> None:
