@@ -75,3 +75,13 @@ class Matcher:
     def scan(self, block: bytes, on_match: Callable[[int, int, int, int, object], bool | None]) -> None:
         """Call `on_match(pattern, 0, end, flags, None)` for each match, in order of `end`."""
         self._database.scan(block, match_event_handler=on_match)
+
+    def numbers(self, text: bytes) -> set[int]:
+        """Return the numbers of the patterns that are found."""
+        found: set[int] = set()
+
+        def note(number: int, _start: int, _end: int, _flags: int, _context: object) -> None:
+            found.add(number)
+
+        self.scan(text, note)
+        return found

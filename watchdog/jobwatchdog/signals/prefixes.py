@@ -15,18 +15,24 @@ _SHAPES: Final = tuple(
         r"\[rank(?P<rank>\d+)\]: ?",  # torch >= 2.2
         r"\[(?:default|trainer|worker)(?P<local_rank>\d+)\]: ?",  # torchrun --tee / --log-dir roles
         r"(?P<rank>\d{1,5}): (?=\S)",  # srun -l
+        r" {1,4}(?P<rank>\d{1,5}): (?=\S)",  # srun -l pads to the width of the highest rank
         r"\[\d+,(?P<rank>\d+)\]<(?:stdout|stderr|stddiag)>: ?",  # Open MPI --tag-output
         r"\((?P<actor>[\w.<>-]+(?:\([^)]*\))?)? ?pid=(?P<pid>\d+)(?:, ip=(?P<node>[\w.:-]+))?\) ?",  # Ray
         r"[\w.-]+ \[(?:stdout|stderr)\] ?",
+        r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[\d.:+Z-]* (?P<node>[\w.-]+) (?=kernel: |[\w./()-]+\[\d+\]: )",  # syslog, ISO
         r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d) (?:(?:stdout|stderr) [FP] )?",  # docker, CRI
-        r"(?P<host>[A-Za-z0-9][\w.-]*): +(?=\[|\d+:)",  # pdsh
+        # pdsh: hosts have numbers, and what follows is a launcher's or a logger's prefix, so `Epoch: [3/90]` is none
+        (
+            r"(?P<node>(?![Rr]ank|[Ss]tep|[Ee]poch)(?=[\w.-]*\d|localhost:)[A-Za-z][\w.-]*): +"
+            r"(?=\[(?:rank|default|[IWEF]\d|[IWEF] |20\d\d-|\d+,\d+\]<)|\d{1,5}: )"
+        ),
         r"(?P<node>[A-Za-z][\w.-]*):(?P<pid>\d+):\d+ \[(?P<local_rank>\d+)\] (?=.{0,80}NCCL |.*:\d+ -> )",  # NCCL
         r"(?P<node>[A-Za-z][\w.-]*):(?P<pid>\d+):\d+ (?=NCCL )",
         r"<\d{1,3}>(?=\S| *\[)",  # kernel level
         r"\[ *\d+\.\d{3,9}\](?:\[[TC ]*\d+\])? ",  # kernel uptime
         r"\[[A-Z][a-z]{2} [A-Z][a-z]{2} +\d+ \d\d:\d\d:\d\d(?:\.\d+)? \d{4}\] ",  # dmesg -T
         r"[A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d(?:\.\d+)? (?P<node>[\w.-]+) (?=[\w./()-]+(?:\[\d+\])?: )",  # syslog
-        r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[\d.,:+Z-]* (?P<node>[\w.-]+) (?=[\w./()-]+(?:\[\d+\])?: )",  # syslog, ISO
+        r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[\d.,:+Z-]* (?P<node>[\w.-]+) (?=[\w./()-]+(?:\[\d+\])?: )",  # no zone
         r"kernel: ",
     )
 )
@@ -38,14 +44,15 @@ def _first_of(letter: str) -> str:
 
 
 def _may_begin(shape: str, first: str) -> bool:
-    begins = {"[": r"\[", "(": r"\(", "<": "<"}
+    begins = {"[": r"\[", "(": r"\(", "<": "<", " ": " "}
     if first in begins:
         return shape.startswith(begins[first])
     return not shape.startswith(tuple(begins.values()))
 
 
 _BY_FIRST: Final = {
-    first: tuple(shape for shape in _SHAPES if _may_begin(shape.pattern, first)) for first in ("[", "(", "<", "0", "a")
+    first: tuple(shape for shape in _SHAPES if _may_begin(shape.pattern, first))
+    for first in ("[", "(", "<", " ", "0", "a")
 }
 _RANK_WORD: Final = re.compile(r"\[RANK:(?P<rank>\d+)\]")
 _WORDS: Final = ("rank", "local_rank", "node", "pid")
@@ -97,7 +104,9 @@ _PATHS: Final = (
     re.compile(r"attempt_\d+/(?P<local_rank>\d+)/(?:stdout|stderr)\.log$"),  # torchrun --log-dir
     re.compile(r"(?:^|[/_.-])rank[_-]?(?P<rank>\d+)(?=[/_.-]|$)"),
     re.compile(r"(?:^|/)slurm-\d+(?:_\d+)?[._-](?P<node>[A-Za-z][\w-]*\d+)[._-](?P<rank>\d+)\.(?:out|err|log)$"),
-    re.compile(r"(?:^|/)(?P<node>[A-Za-z][A-Za-z-]*\d+)(?:\.dmesg|\.kern|\.syslog)?\.(?:log|out|err|txt)$"),
+    re.compile(
+        r"(?:^|/)(?P<node>(?!slurm|rank|log|job|run|train|part|std|step|epoch|attempt|gpu)[A-Za-z][A-Za-z-]*\d+)(?:\.dmesg|\.kern|\.syslog)?\.(?:log|out|err|txt)$"
+    ),
 )
 
 

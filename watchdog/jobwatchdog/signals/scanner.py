@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from jobwatchdog.model import NO_JOB, JobId, LogMatch, Origin, Signal
 from jobwatchdog.signals import steps
-from jobwatchdog.signals.catalogue import Catalogue, CatalogueError, Problem, Reader, Signature
-from jobwatchdog.signals.multipattern import ENGINE_VERSION, Matcher, PatternsRefusedError, compile_patterns
+from jobwatchdog.signals.catalogue import Catalogue, Reader, Signature
+from jobwatchdog.signals.database import compile_database, database_key, pattern_list
+from jobwatchdog.signals.multipattern import Matcher
 from jobwatchdog.signals.prefixes import Prefixed, origin_from_path, split_prefix
-from jobwatchdog.signals.text import decode, strip_ansi, virtual_lines
+from jobwatchdog.signals.text import decode, strip_ansi, unwrap, virtual_lines
 from jobwatchdog.signals.timestamps import TimeState, parse_time
-from jobwatchdog.signals.wraps import WRAP_TRIGGERS, Join, may_wrap
+from jobwatchdog.signals.wraps import Join, may_wrap
+
+__all__ = ["Scanner", "Stats", "Stream", "StreamInfo", "compile_database", "database_key", "pattern_list"]
 
 LINE_BYTES_MAX: Final = 1 << 20  # a longer line is looked at in pieces of this size
 TEXT_CHARS_MAX: Final = 2000
@@ -74,57 +77,6 @@ class _Line:
     end: int
     at: int  # end of the first hit
     patterns: list[int]
-
-
-def pattern_list(catalogue: Catalogue) -> list[str]:
-    """Return all patterns of the database in the order of their numbers."""
-    return [
-        *(signature.pattern for signature in catalogue.signatures),
-        *(trigger for _, trigger in steps.STEP_TRIGGERS),
-        *WRAP_TRIGGERS,
-    ]
-
-
-def database_key(catalogue: Catalogue) -> str:
-    """Return a name under which a compiled database may be kept."""
-    import hashlib
-
-    digest = hashlib.sha256("\0".join([ENGINE_VERSION, *pattern_list(catalogue)]).encode())
-    return digest.hexdigest()[:32]
-
-
-def compile_database(catalogue: Catalogue) -> bytes:
-    """Compile the database of a catalogue; raise CatalogueError with every pattern that the engine cannot serve."""
-    try:
-        database = compile_patterns(pattern_list(catalogue))
-    except PatternsRefusedError as error:
-        found = [(catalogue.signatures[i], why) for i, why in error.refused if i < len(catalogue.signatures)]
-        if not found:
-            raise
-        problems = [Problem(s.file, s.line, f"signature {s.id}: pattern {s.pattern!r} refused: {w}") for s, w in found]
-        raise CatalogueError(problems) from error
-    if problems := list(_lost(catalogue, Matcher(database))):
-        raise CatalogueError(problems)
-    return database
-
-
-_PADS: Final = ("", *("x" * length + " " for length in (3, 12, 24, 60)))
-
-
-def _lost(catalogue: Catalogue, matcher: Matcher) -> Iterator[Problem]:
-    """Yield the signatures whose own examples the engine does not find.
-
-    Hyperscan loses matches of some patterns that begin with an unbounded class, or of their neighbours.
-    """
-    for number, one in enumerate(catalogue.signatures):
-        reader = Reader(one)
-        for line in (pad + example for example in one.matches for pad in _PADS):
-            hit: set[int] = set()
-            matcher.scan(line.encode() + b"\n", _collect(hit))
-            if number not in hit and reader.read(line):
-                words = f"the multi-pattern engine loses {line!r}; bound the classes at the pattern's start"
-                yield Problem(one.file, one.line, f"signature {one.id}: {words}, as `\\S{{1,200}}` for `\\S+`")
-                break
 
 
 class Scanner:
@@ -210,7 +162,7 @@ class Scanner:
 
     def _scan(self, stream: Stream, data: bytes) -> tuple[list[Signal], int]:
         """Return what whole lines say, and the number of the line after them."""
-        clean = strip_ansi(data)
+        clean = strip_ansi(unwrap(data))
         text = virtual_lines(clean)
         hits: list[tuple[int, int]] = []
         append = hits.append
@@ -246,8 +198,7 @@ class Scanner:
             if not join.closed or join.at > before:
                 open_still.append(join)
             elif (whole := join.joined()) is not None:
-                extra: set[int] = set()
-                self._matcher.scan(whole, _collect(extra))
+                extra = self._matcher.numbers(whole)
                 line = decode(whole)
                 found += [
                     match
@@ -348,15 +299,6 @@ def _with_rank(origin: Origin, signal: Signal) -> Origin:
         local_rank=own.local_rank if own.local_rank is not None else origin.local_rank,
         node=own.node or origin.node,
     )
-
-
-def _collect(into: set[int]) -> Callable[[int, int, int, int, object], None]:
-    """Return a callback that notes which patterns match."""
-
-    def note(number: int, _start: int, _end: int, _flags: int, _context: object) -> None:
-        into.add(number)
-
-    return note
 
 
 def _hit_lines(text: bytes, hits: list[tuple[int, int]]) -> Iterator[_Line]:

@@ -2,10 +2,34 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 # CSI sequences (colours, cursor moves), OSC titles, and lone two-byte escapes.
 _ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\r\n]{0,256}(?:\x07|\x1b\\)?|[@-Z\\-_])")
+
+
+# What docker's json-file driver writes: one line of a container a record.
+_DOCKER = re.compile(
+    rb'^\{"log":"((?:[^"\\\n]|\\.)*)","stream":"(stdout|stderr)"(?:,"attrs":\{[^\n]*?\})?,"time":"([^"\n]{20,40})"\}[ \r]*$',
+    re.MULTILINE,
+)
+
+
+def unwrap(block: bytes) -> bytes:
+    """Return docker's JSON records as containerd writes them, `TIME STREAM F LINE`; line breaks stay where they are."""
+    return _DOCKER.sub(_unwrapped, block) if b'{"log":"' in block else block
+
+
+def _unwrapped(record: re.Match[bytes]) -> bytes:
+    line = record[1].removesuffix(b"\\n")
+    if b"\\" in line:
+        try:
+            text = str(json.loads(b'"' + line + b'"', strict=False))
+        except ValueError:
+            return record[0]  # bytes that are no UTF-8
+        line = text.replace("\n", "\\n").encode("utf-8", "replace")
+    return record[3] + b" " + record[2] + b" F " + line
 
 
 def strip_ansi(block: bytes) -> bytes:

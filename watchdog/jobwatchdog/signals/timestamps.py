@@ -45,7 +45,7 @@ class TimeState:
 
 @lru_cache(maxsize=256)  # lines of one minute follow each other
 def _epoch(year: int, month: int, day: int, hour: int, minute: int) -> float | None:
-    if not (1 <= month <= 12 and 1 <= day <= 31 and hour < 25 and minute < 60):
+    if not (1 <= month <= 12 and 1 <= day <= calendar.monthrange(year, month)[1] and hour < 25 and minute < 60):
         return None
     return float(calendar.timegm((year, month, day, hour, minute, 0)))
 
