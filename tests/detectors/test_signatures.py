@@ -75,9 +75,11 @@ def test_the_engine_finds_every_example_wherever_it_stands_in_its_line(catalogue
     missed = []
     for number, one in enumerate(catalogue.signatures):
         regex = re2.compile(one.pattern)
-        for line in (f"{pad}{example}" for example in one.matches for pad in PADS):
-            if regex.search(line) and number not in matcher.numbers(f"{line}\n".encode()):
-                missed.append(f"{one.file}:{one.line}: {one.id} is not found in {line!r}")
+        missed += [
+            f"{one.file}:{one.line}: {one.id} is not found in {line!r}"
+            for line in (f"{pad}{example}" for example in one.matches for pad in PADS)
+            if regex.search(line) and number not in matcher.numbers(f"{line}\n".encode())
+        ]
     assert not missed, "\n".join(missed)
 
 

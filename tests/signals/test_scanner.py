@@ -27,6 +27,7 @@ def matches(signals: Sequence[Signal]) -> list[tuple[str, int | None]]:
     return [(one.signature, one.origin.line) for one in signals if isinstance(one, LogMatch)]
 
 
+RECORD = b'{"log":"[rank3]: CUDA out of memory\\n","stream":"stderr","time":"2026-11-30T12:00:01.1Z"}\n'
 PIECES = (
     b"Traceback (most recent call last):\n",
     b"[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n",
@@ -41,7 +42,7 @@ PIECES = (
         b" iteration     1200/  500000 | consumed samples: 614400 | elapsed time per iteration (ms): 1843.2 | "
         b"global batch size:   512 | lm loss: 2.418733E+00 | number of nan iterations:   0 |\n"
     ),
-    b'{"log":"[rank3]: CUDA out of memory\\n","stream":"stderr","time":"2026-11-30T12:00:01.1Z"}\n',
+    RECORD,
     b'{"message": "Traceback (most recent call last):\\nlonely\\nCUDA out of memory"}\n',
     (
         b"[rank0]:[E ProcessGroupNCCL.cpp:821] [Rank 0] a message that a terminal broke at its width of sixty-odd\n"
@@ -63,6 +64,7 @@ PIECES = (
 @example([b"lonely\rlonely\rlonely\n"], [7])
 @example([b"\x1b[31;1mlonely\x1b[0m\n"], [3])
 @example([b"lonely\r\n"], [7])
+@example([b"1/5 [00:01<00:09,  1.00s/it, loss=1.23]\r", RECORD], [39])
 def test_any_split_gives_the_same_signals(make_scanner: Make, pieces: list[bytes], cuts: list[int]) -> None:
     """The same lines, times, ranks and texts."""
     data = b"".join(pieces)

@@ -11,7 +11,8 @@ _ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\r\n]{0,256}(?:\x07
 
 # What docker's json-file driver writes: one line of a container a record.
 _DOCKER = re.compile(
-    rb'^\{"log":"((?:[^"\\\n]|\\.)*)","stream":"(stdout|stderr)"(?:,"attrs":\{[^\n]*?\})?,"time":"([^"\n]{20,40})"\}[ \r]*$',
+    rb'(?:^|(?<=\r))\{"log":"((?:[^"\\\r\n]|\\.)*)","stream":"(stdout|stderr)"'
+    rb'(?:,"attrs":\{[^\r\n]*?\})?,"time":"([^"\r\n]{20,40})"\}(?=[\r\n])',
     re.MULTILINE,
 )
 
