@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from typing import TYPE_CHECKING
 
@@ -130,3 +131,28 @@ async def test_a_supervisor_actor_that_dies_or_freezes_is_replaced(toy: Toy, num
 def _log(toy: Toy) -> str:
     path = toy.job_folder / "watchdog.log"
     return path.read_text() if path.exists() else ""
+
+
+def test_a_ledger_elsewhere_is_found_again_and_never_shared(toy: Toy) -> None:
+    """By URL; the job's folder remembers it, so that `status` and the next watchdog need not be told."""
+    toy.steps = 30
+    elsewhere = f"sqlite:///{toy.folder}/elsewhere/ledger.db"
+    assert toy.finish("kill", "--ledger", elsewhere) == 0, toy.said
+    assert (toy.folder / "elsewhere" / "ledger.db").exists()
+    assert not (toy.job_folder / "ledger.db").exists()
+    shown = toy.start("status", "--format", "json")
+    out, _ = shown.communicate(timeout=30)
+    assert [row["incidents"] for row in json.loads(out)] == [1]
+    toy.name = "another"
+    assert toy.finish("none", "--ledger", elsewhere) != 0
+    assert "is that of toy: each job needs one of its own" in " ".join(toy.said.split())
+    assert "Traceback" not in toy.said
+
+
+def test_a_job_that_is_over_is_not_started_again(toy: Toy) -> None:
+    """The same name later: said, with the code that it ended with."""
+    toy.steps = 12
+    assert toy.finish("none") == 0
+    assert toy.finish("none") == 0
+    assert toy.starts() == 2
+    assert "has finished with exit code 0 in attempt 0" in " ".join(toy.said.split())

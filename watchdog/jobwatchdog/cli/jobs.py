@@ -43,10 +43,10 @@ async def _jobs(root: Path) -> list[dict[str, Any]]:
     rows = []
     for folder in _folders(root):
         spec = _spec(folder)
-        if spec is None:
-            continue
-        attempt = launcher.latest_attempt(spec.job)
-        phase = launcher.state(spec.job, attempt).phase.value if attempt is not None else "not started"
+        attempt = launcher.latest_attempt(spec.job) if spec is not None else None
+        phase = "watched" if spec is None or spec.job.startswith("pid-") else "not started"
+        if spec is not None and attempt is not None:
+            phase = launcher.state(spec.job, attempt).phase.value
         incidents, past = await _read(folder)
         opened = [
             i for i in incidents if i.state in (IncidentState.OPEN, IncidentState.PLANNED, IncidentState.VERIFYING)
@@ -54,13 +54,13 @@ async def _jobs(root: Path) -> list[dict[str, Any]]:
         last = past[-1] if past else None
         rows.append(
             {
-                "job": str(spec.job),
-                "state": "cancelled" if launcher.cancelled(spec.job) else phase,
+                "job": str(spec.job) if spec is not None else folder.name,
+                "state": "cancelled" if spec is not None and launcher.cancelled(spec.job) else phase,
                 "attempt": attempt or 0,
-                "open_incidents": len(opened) if phase == "running" else 0,
+                "open_incidents": len(opened) if phase in ("running", "watched") else 0,
                 "incidents": len(incidents),
                 "last_action": f"{last.action.verb} {last.outcome or 'under way'}" if last else "",
-                "command": " ".join(spec.command),
+                "command": " ".join(spec.command) if spec is not None else "(logs only)",
                 "folder": str(folder),
             }
         )
@@ -68,7 +68,9 @@ async def _jobs(root: Path) -> list[dict[str, Any]]:
 
 
 def _folders(root: Path) -> list[Path]:
-    return sorted(path.parent for path in (root / "jobs").glob("*/ledger.db"))
+    from jobwatchdog.ledger.database import folders_with_ledger
+
+    return folders_with_ledger(root / "jobs")
 
 
 def _spec(folder: Path) -> Any:
@@ -79,9 +81,10 @@ def _spec(folder: Path) -> Any:
 
 async def _read(folder: Path) -> tuple[list[Any], list[Any]]:
     from jobwatchdog.ledger import LedgerError, Reader
+    from jobwatchdog.ledger.database import url_of
 
     try:
-        async with await Reader.open(f"sqlite+aiosqlite:///{folder / 'ledger.db'}") as reader:
+        async with await Reader.open(url_of(folder)) as reader:
             return await reader.incidents(), await reader.history()
     except LedgerError as error:
         err.print(f"{folder}: {error}", style="yellow")
@@ -157,7 +160,7 @@ def close_breaker(
 
 def _ask(root: Path, job: str, request: dict[str, Any]) -> None:
     folder = root / "jobs" / job
-    if not (folder / "ledger.db").exists():
+    if folder not in _folders(root):
         known = ", ".join(f.name for f in _folders(root)) or "none"
         fail(f"no job {job!r} in {root}", f"known: {known}", code=Exit.USAGE)
     target = folder / "requests"

@@ -32,6 +32,13 @@ _CHECKPOINTS = Annotated[list[Path] | None, typer.Option("--checkpoints", help="
 _CATALOGUE = Annotated[list[Path] | None, typer.Option("--catalogue", help="A site's catalogue of log signatures.")]
 _FORMAT = Annotated[Format, typer.Option("--format", "-f", help="Messages for people, or JSON lines on stderr.")]
 _LABEL = Annotated[list[str] | None, typer.Option("--label", help="name=value, for a policy's `select`. Repeatable.")]
+_LEDGER = Annotated[
+    str,
+    typer.Option(
+        "--ledger", metavar="URL",
+        help="A database of this job's own, such as postgresql://…; default: a file in the job's folder.",
+    ),
+]  # fmt: skip
 _ADDRESS = Annotated[str | None, typer.Option("--address", help="A running Ray cluster instead of an embedded one.")]
 
 
@@ -48,6 +55,7 @@ def run(
     address: _ADDRESS = None,
     catalogue: _CATALOGUE = None,
     label: _LABEL = None,
+    ledger: _LEDGER = "",
     format: _FORMAT = Format.TEXT,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not show the job's own output.")] = False,
 ) -> None:
@@ -70,7 +78,10 @@ def run(
         checkpoints=tuple(str(path.absolute()) for path in checkpoints or []),
         catalogues=tuple(str(path.absolute()) for path in catalogue or []),
         labels=_labels(label),
+        ledger_url=ledger,
     )
+    if (code := _known_end(root, chosen)) is not None:
+        raise typer.Exit(code)
     if policy is None:
         err.print("no --policy: the bundled default only observes; `jobwatchdog policy init` writes one", style="dim")
     raise typer.Exit(_watch(spec, runtime, address, format, show=not quiet))
@@ -86,13 +97,14 @@ def attach(
     address: _ADDRESS = None,
     catalogue: _CATALOGUE = None,
     label: _LABEL = None,
+    ledger: _LEDGER = "",
     format: _FORMAT = Format.TEXT,
     from_end: Annotated[bool, typer.Option("--from-end", help="Only what is written from now on.")] = False,
 ) -> None:
-    """Watch a job that runs already; nothing in it is changed.
+    """Watch a job that runs already; neither its script nor its environment is changed.
 
-    pid:PID takes a process tree of this machine (it can be restarted in its place), log:PATH… only looks, job:NAME goes
-    on with a job that `run` started. Ctrl-C ends the watching, the job goes on.
+    pid:PID takes a process tree of this machine, which a policy may restart in its place. log:PATH… only looks.
+    job:NAME goes on with a job that `run` started. Ctrl-C ends the watching, the job goes on.
     """
     from jobwatchdog.shell.watch import WatchSpec
 
@@ -107,6 +119,7 @@ def attach(
         checkpoints=tuple(str(path.absolute()) for path in checkpoints or []),
         catalogues=tuple(str(path.absolute()) for path in catalogue or []),
         labels=_labels(label),
+        ledger_url=ledger,
         from_start=not from_end,
     )
     from dataclasses import replace
@@ -127,6 +140,27 @@ def attach(
     else:
         fail(f"unknown target {targets[0]!r}", "write pid:PID, log:PATH or job:NAME")
     raise typer.Exit(_watch(spec, runtime, address, format, show=False, owns=False))
+
+
+def _known_end(root: Path, name: str) -> int | None:
+    """A job of this name is over for good: say so, instead of starting or watching anything; its exit code."""
+    from jobwatchdog.actuators.local.launcher import LocalLauncher
+    from jobwatchdog.model import JobId
+
+    launcher = LocalLauncher(root)
+    attempt = launcher.latest_attempt(JobId(name))
+    if attempt is None:
+        return None
+    state = launcher.state(JobId(name), attempt)
+    by = launcher.cancelled(JobId(name))
+    if by is not None and not state.alive:
+        said, code = f"was ended by {by}", int(Exit.CANCELLED)
+    elif state.succeeded:
+        said, code = f"has finished with exit code 0 in attempt {attempt}", int(Exit.OK)
+    else:
+        return None
+    err.print(f"the job {name!r} {said}: nothing is started; another --name starts it anew", style="yellow")
+    return code
 
 
 def _watch(

@@ -31,6 +31,28 @@ def default_url() -> str:
     return f"sqlite:///{state_dir() / 'ledger.db'}"
 
 
+URL_FILE: Final = "ledger.url"  # in a job's folder, where its ledger is not the file beside it
+
+
+def url_of(folder: Path) -> str:
+    """The ledger of the job whose folder this is."""
+    named = folder / URL_FILE
+    return named.read_text().strip() if named.exists() else f"sqlite:///{folder / 'ledger.db'}"
+
+
+def remember_url(folder: Path, url: str) -> None:
+    """From now on the job's ledger is there; the URL may hold a password, so the file is its owner's alone."""
+    named = folder / URL_FILE
+    named.touch(mode=0o600)
+    named.write_text(url + "\n")
+
+
+def folders_with_ledger(jobs: Path) -> list[Path]:
+    """The folders of jobs that were ever watched, by name."""
+    found = {path.parent for pattern in ("ledger.db", URL_FILE) for path in jobs.glob(f"*/{pattern}")}
+    return sorted(found)
+
+
 def parsed(url: str) -> URL:
     """The URL with its asyncio driver; a plain path is an SQLite file."""
     text = url if "://" in url else f"sqlite:///{Path(url).expanduser().absolute()}"

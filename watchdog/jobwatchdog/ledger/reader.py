@@ -70,6 +70,11 @@ class Reader:
             raise
         return reader
 
+    @property
+    def where(self) -> str:
+        """Its URL, without a password."""
+        return self._where
+
     async def close(self) -> None:
         """Give the connections back."""
         await self._engine.dispose()

@@ -20,7 +20,8 @@ from jobwatchdog.actuators.local import records
 from jobwatchdog.actuators.local.control import AttachError, JobControl, LocalJob, PidJob
 from jobwatchdog.actuators.local.launcher import LocalLauncher
 from jobwatchdog.actuators.local.records import AttemptPhase, JobSpec, job_folder, load_spec
-from jobwatchdog.ledger import Ledger
+from jobwatchdog.ledger import Ledger, LedgerError
+from jobwatchdog.ledger.database import remember_url, url_of
 from jobwatchdog.model import (
     ApprovalGiven,
     ApprovalWanted,
@@ -70,6 +71,7 @@ class WatchSpec:
     labels: Mapping[str, str] = field(default_factory=dict)
     from_start: bool = True
     settle_s: float = 0.3
+    ledger_url: str = ""  # of a database of this job's own; "" = the one it has, else a file in its folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +185,12 @@ class Watch:
     async def start(self, agent: AgentPort | None = None) -> int:
         """Start (or find again) the job and everything around it; return the attempt that runs."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._ledger = await Ledger.open(f"sqlite+aiosqlite:///{self.folder / 'ledger.db'}")
+        if self.spec.ledger_url:
+            remember_url(self.folder, self.spec.ledger_url)
+        self._ledger = await Ledger.open(url_of(self.folder))
+        others = sorted({str(line.job.id) for line in await self._ledger.jobs()} - {str(self.job_id)})
+        if others:  # one epoch a ledger: two supervisors would put each other out
+            raise LedgerError(f"the ledger {self._ledger.where} is that of {others[0]}: each job needs one of its own")
         attempt = self.control.latest_attempt() if self.control is not None else 0
         self._supervisor = Supervisor(
             self._job(attempt),

@@ -82,6 +82,11 @@ class AttemptState:
     detail: str = ""
 
     @property
+    def alive(self) -> bool:
+        """It runs, or may run for all that is known."""
+        return self.phase in (AttemptPhase.STARTING, AttemptPhase.RUNNING, AttemptPhase.UNSEEN)
+
+    @property
     def succeeded(self) -> bool:
         """Ended by itself with code 0."""
         return self.phase is AttemptPhase.EXITED and self.code == 0
