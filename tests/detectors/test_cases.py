@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from jobwatchdog.policy.document import PolicyErrors
+from jobwatchdog.signals.catalogue import Catalogue, parse_catalogue
+from jobwatchdog.signals.scanner import Scanner
 from jobwatchdog.testing.cases import Case, read_cases, run_case
 from jobwatchdog.testing.policy_tests import Kit
 
@@ -91,3 +94,13 @@ cases:
     assert "x.yaml:2 a wrong guess\n  ranks: expected [4], came [3]\n  confidence: expected at least 0.99" in first
     assert "from train.log:1: [rank3]: torch.OutOfMemoryError" in first
     assert "x.yaml:5 a wrong silence\n  expected silence\n  found open {'kind': 'slurm_node_fail'" in second
+
+
+def test_the_documented_catalogue_passes_its_documented_cases(kit: Kit) -> None:
+    """What docs/plugins.md shows is what works."""
+    page = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text(encoding="utf-8")
+    signatures, cases = (block.split("```")[0] for block in page.split("```yaml\n")[1:])
+    catalogue = Catalogue(parse_catalogue(signatures, "plugins.md"))
+    site = replace(kit, scanner=lambda: Scanner(catalogue))
+    told = [run_case(case, site) for case in read_cases(cases, "plugins.md")]
+    assert told == ["", ""]
