@@ -46,7 +46,7 @@ async def _jobs(root: Path) -> list[dict[str, Any]]:
         attempt = launcher.latest_attempt(spec.job) if spec is not None else None
         phase = "watched" if spec is None or spec.job.startswith("pid-") else "not started"
         if spec is not None and attempt is not None:
-            phase = launcher.state(spec.job, attempt).phase.value
+            phase = _state_word(launcher.state(spec.job, attempt))
         incidents, past = await _read(folder)
         opened = [
             i for i in incidents if i.state in (IncidentState.OPEN, IncidentState.PLANNED, IncidentState.VERIFYING)
@@ -65,6 +65,18 @@ async def _jobs(root: Path) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def _state_word(state: Any) -> str:
+    """`exited` alone would hide the one thing that is asked for."""
+    from jobwatchdog.actuators.local.records import AttemptPhase
+
+    if state.phase is not AttemptPhase.EXITED:
+        return str(state.phase.value)
+    if state.succeeded:
+        return "finished"
+    how = f"signal {state.signal}" if state.signal else f"exit code {state.code}" if state.code else "unseen"
+    return f"failed ({how})"
 
 
 def _folders(root: Path) -> list[Path]:
