@@ -85,7 +85,8 @@ class OutcomeDetector(BaseDetector):
         if match.role is Role.BENIGN:
             said = "cancelled" if "cancelled" in match.tags else "ended"
             self._ended |= said == "ended"
-            return [self._say(said, match)]
+            survived = [self._say("progress", match)] if match.fields.get("status") == "success" else []
+            return [*survived, self._say(said, match)]
         if match.kind is not None:
             self._alarmed = True
             self._alarm_at, self._alarm_file = now_s, match.origin.file
