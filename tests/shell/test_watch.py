@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -171,3 +172,47 @@ async def test_the_last_words_of_an_attempt_are_its_own(tmp_path: Path) -> None:
     finally:
         await watch.close()
     assert [(i.kind.value, i.attempt) for i in incidents] == [("loss_nan", 0)]
+
+
+async def test_an_attached_job_on_an_older_kernel_is_restarted_when_a_rank_was_seen_to_die(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before Linux 6.15 only its parent learns how the job ended; that a rank was killed is seen all the same."""
+    from jobwatchdog.actuators.local import control
+
+    monkeypatch.setattr(control, "how_it_ended", lambda *_: None)
+    wanted = spec(tmp_path, steps=80, fault_step=50)
+    process = await asyncio.create_subprocess_exec(
+        *wanted.command, cwd=tmp_path, env=dict(wanted.env), stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    watch = Watch(replace(wanted, name=f"pid-{process.pid}", command=(), pid=process.pid))
+    await watch.start()
+    try:
+        await process.wait()
+        assert await to_the_end(watch) == 0
+        assert starts(tmp_path) == 4
+    finally:
+        await watch.close()
+
+
+async def test_an_attached_job_of_which_nobody_knows_how_it_ended_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have finished: unknown is no reason to start anything."""
+    from jobwatchdog.actuators.local import control
+
+    monkeypatch.setattr(control, "how_it_ended", lambda *_: None)
+    wanted = spec(tmp_path, fault="none", steps=60)
+    process = await asyncio.create_subprocess_exec(
+        *wanted.command, cwd=tmp_path, env=dict(wanted.env), stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    watch = Watch(replace(wanted, name=f"pid-{process.pid}", command=(), pid=process.pid))
+    await watch.start()
+    try:
+        assert await process.wait() == 0
+        await to_the_end(watch)
+        assert starts(tmp_path) == 2
+    finally:
+        await watch.close()

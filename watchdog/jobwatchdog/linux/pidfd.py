@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import signal
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,13 @@ class Ended:
 
     code: int | None = None
     signal: int | None = None
+
+    @property
+    def badly(self) -> bool:
+        """By an error of its own or a signal that nobody sends to end a job in peace."""
+        if self.signal is not None:
+            return self.signal not in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+        return bool(self.code)
 
 
 def how_it_ended(fd: int, pid: int, ticks: int) -> Ended | None:

@@ -69,6 +69,7 @@ class NodeAgent:
         self._ranks: list[procs.RankProcess] = []
         self._gone: set[tuple[int, int]] = set()
         self._state: tuple[int, JobPhase] | None = None
+        self._rank_failed = False  # of this attempt: a rank was seen to end badly
         self._libraries = Libraries()
         self._exits = Exits(self._on_exit)
         self._blind = ""  # why processes cannot be seen now
@@ -109,7 +110,7 @@ class NodeAgent:
     def attempt_began(self, attempt: int, logs: Sequence[Path]) -> None:
         """A new attempt runs: its processes and logs are looked for anew."""
         self._attempt = attempt
-        self._ranks, self._state = [], None
+        self._ranks, self._state, self._rank_failed = [], None, False
         self._logs = tuple(str(path) for path in logs)
         for path in self._logs:
             self.follow(path)
@@ -233,6 +234,7 @@ class NodeAgent:
         if one not in self._ranks:
             return  # of an attempt that was replaced
         self._gone.add((one.pid, one.ticks))
+        self._rank_failed |= end.how is not None and end.how.badly
         origin = Origin(rank=one.rank, local_rank=one.local_rank, pid=one.pid)
         how = end.how or Ended()
         self._put([ProcessSeen(job=self.job, t_s=end.t_s, origin=origin, state=ProcState.GONE, exit_code=how.code,
@@ -284,8 +286,8 @@ class NodeAgent:
             phase = JobPhase.SUCCEEDED if state.succeeded else JobPhase.FAILED
             if control.cancelled() is not None:
                 phase = JobPhase.CANCELLED
-            elif state.code is None and state.signal is None:
-                phase = JobPhase.UNKNOWN if attempt == 0 and state.detail.startswith("it was not started") else phase
+            elif state.foreign and not self._rank_failed:
+                phase = JobPhase.UNKNOWN  # only its parent was told how it ended
         if self._state == (attempt, phase):
             return None
         self._state = (attempt, phase)

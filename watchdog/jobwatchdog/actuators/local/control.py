@@ -175,7 +175,7 @@ class PidJob(LocalJob):
         if how is not None:
             return AttemptState(phase=AttemptPhase.EXITED, code=how.code, signal=how.signal)
         detail = "it was not started by us: its exit code is not known"
-        return AttemptState(phase=AttemptPhase.EXITED, detail=detail)
+        return AttemptState(phase=AttemptPhase.EXITED, detail=detail, foreign=True)
 
     def cannot_restart(self) -> str | None:
         """Never under another user's name."""

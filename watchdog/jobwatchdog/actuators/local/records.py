@@ -80,6 +80,7 @@ class AttemptState:
     signal: int | None = None
     ended_s: float | None = None
     detail: str = ""
+    foreign: bool = False  # not started by us, and its exit status was told to its parent alone
 
     @property
     def alive(self) -> bool:
