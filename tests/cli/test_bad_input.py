@@ -217,3 +217,11 @@ def test_replay_and_policy_never_import_ray(tmp_path: Path) -> None:
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert done.stdout.splitlines()[-1] == "[]", words
+
+
+def test_a_command_that_is_not_there_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    """A typo is no incident."""
+    done = run("run", "--state", tmp_path, "--", "trochrun", "train.py")
+    assert done.returncode == 2
+    assert "'trochrun' cannot be run" in done.stderr
+    assert not list(tmp_path.iterdir())

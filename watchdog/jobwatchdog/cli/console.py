@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from enum import IntEnum, StrEnum
 from pathlib import Path
@@ -121,10 +121,16 @@ def policy_texts(names: Iterable[str]) -> list[tuple[str, str]]:
         if name in known:
             found.append((name, known[name]))
             continue
-        near = get_close_matches(name, known, 3)
-        hint = f"did you mean {', '.join(near)}?" if near else f"bundled: {', '.join(sorted(known))}"
+        near = get_close_matches(name, known, 2)
+        short = sorted({min(same, key=len) for same in _same_texts(known)})
+        hint = f"did you mean {' or '.join(near)}?" if near else f"bundled: {', '.join(short)}"
         fail(f"no policy {name!r}: neither a file nor a bundled one", hint)
     return found
+
+
+def _same_texts(known: Mapping[str, str]) -> Iterable[list[str]]:
+    """A bundled policy goes by several names."""
+    return [[name for name in known if known[name] == text] for text in set(known.values())]
 
 
 def _text(path: Path) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import shutil
 import sys
 import time
 from enum import StrEnum
@@ -66,6 +67,8 @@ def run(
     """
     from jobwatchdog.shell.watch import WatchSpec
 
+    if shutil.which(command[0]) is None:
+        fail(f"{command[0]!r} cannot be run: not found, or not executable", "give the command after --, as in a shell")
     root = state_dir(state)
     chosen = _job_name(name, command)
     spec = WatchSpec(

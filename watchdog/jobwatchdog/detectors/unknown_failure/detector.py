@@ -25,7 +25,21 @@ from __future__ import annotations
 
 from jobwatchdog.detectors.base import SignatureDetector, Thresholds
 from jobwatchdog.detectors.ignored import IgnoredTracebacks
-from jobwatchdog.model import Evidence, Finding, JobId, JobPhase, JobStateSeen, Kind, LogMatch, Role, Signal
+from jobwatchdog.model import (
+    Evidence,
+    Finding,
+    JobId,
+    JobPhase,
+    JobStateSeen,
+    Kind,
+    LogMatch,
+    RestartHelps,
+    Role,
+    Signal,
+)
+
+# What shells, env and the dynamic loader say of a command that is not there, or not to be executed (POSIX, 2.8.2).
+_NOT_RUN = frozenset({126, 127})
 
 
 class UnknownFailureDetector(SignatureDetector):
@@ -49,13 +63,15 @@ class UnknownFailureDetector(SignatureDetector):
             return []
         how = f"signal {signal.exit_signal}" if signal.exit_signal else f"exit code {signal.exit_code}"
         text = f"attempt {signal.attempt} ended with {how}" + (f": {signal.detail}" if signal.detail else "")
+        never_ran = signal.exit_code in _NOT_RUN
         return [
             Finding(
-                kind=Kind.UNKNOWN_FAILURE,
+                kind=Kind.CONFIG_OR_CODE_BUG if never_ran else Kind.UNKNOWN_FAILURE,
                 job=self.job,
                 detector=self.id,
-                role=Role.SYMPTOM,
+                role=Role.CAUSE if never_ran else Role.SYMPTOM,
                 confidence=0.9,
+                restart_helps=RestartHelps.NO if never_ran else None,
                 evidence=(Evidence(text, t_s=signal.t_s if signal.t_s is not None else now_s),),
                 onset_s=signal.t_s if signal.t_s is not None else now_s,
                 confirmed=True,
