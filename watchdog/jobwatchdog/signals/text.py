@@ -11,10 +11,11 @@ _ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\r\n]{0,256}(?:\x07
 
 # What docker's json-file driver writes: one line of a container a record.
 _DOCKER = re.compile(
-    rb'(?:^|(?<=\r))\{"log":"((?:[^"\\\r\n]|\\.)*)","stream":"(stdout|stderr)"'
+    rb'(?:^|(?<=\r))\{"log":"([^"\\\r\n]*+(?:\\.[^"\\\r\n]*+)*+)","stream":"(stdout|stderr)"'
     rb'(?:,"attrs":\{[^\r\n]*?\})?,"time":"([^"\r\n]{20,40})"\}(?=[\r\n])',
     re.MULTILINE,
 )
+_STRING = json.JSONDecoder(strict=False)
 
 
 def unwrap(block: bytes) -> bytes:
@@ -26,7 +27,7 @@ def _unwrapped(record: re.Match[bytes]) -> bytes:
     line = record[1].removesuffix(b"\\n")
     if b"\\" in line:
         try:
-            text = str(json.loads(b'"' + line + b'"', strict=False))
+            text = str(_STRING.decode(f'"{line.decode()}"'))
         except ValueError:
             return record[0]  # bytes that are no UTF-8
         line = text.replace("\n", "\\n").encode("utf-8", "replace")
