@@ -16,6 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jobwatchdog.model import SourceLost
+from jobwatchdog.signals.scanner import StreamInfo
+from jobwatchdog.sources.followed import Followed
+from jobwatchdog.sources.look import Look
 from jobwatchdog.sources.tail import Blocks, Position, Tailer
 
 LIMIT_S = 20.0
@@ -285,11 +288,265 @@ async def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
         await asyncio.sleep(0.01)
 
 
+@pytest.mark.parametrize("successor", ["folder", "nothing"])
+async def test_the_rest_of_a_rotated_file_is_not_lost_with_an_unreadable_successor(
+    tmp_path: Path, successor: str
+) -> None:
+    """And that another file began is told when one can be read at last."""
+    log = tmp_path / "a.log"
+    log.write_bytes(b"one\n")
+    writer = log.open("ab", buffering=0)
+    async with following(log) as reader:
+        await reader.until(lambda: reader.bytes[str(log)])
+        writer.write(b"two\n")
+        log.rename(tmp_path / "a.log.1")
+        if successor == "folder":
+            log.mkdir()
+            await reader.until(lambda: reader.lost)
+            writer.write(b"late\n")
+            log.rmdir()
+        else:
+            await reader.until(lambda: reader.bytes[str(log)] == b"one\ntwo\n")
+        log.write_bytes(b"three\n")
+        await reader.until(lambda: reader.bytes[str(log)] == b"one\ntwo\nthree\n")
+        assert reader.begins[str(log)] == 1
+        if successor == "folder":
+            await reader.until(lambda: reader.bytes[f"{log} (rotated)"] == b"late\n")
+    writer.close()
+
+
+async def test_a_line_that_is_half_written_at_the_rotation_stays_one_line(tmp_path: Path) -> None:
+    """Buffered writers flush within lines: the successor waits a moment for the rest."""
+    log = tmp_path / "a.log"
+    log.touch()
+    writer = log.open("ab", buffering=0)
+    async with following(log) as reader:
+        writer.write(b"half")
+        await reader.until(lambda: reader.bytes[str(log)] == b"half")
+        log.rename(tmp_path / "a.log.1")
+        log.write_bytes(b"new\n")
+        writer.write(b" a line\n")
+        await reader.until(lambda: reader.bytes[str(log)] == b"half a line\nnew\n")
+    writer.close()
+
+
+async def test_a_half_line_that_is_never_ended_holds_nothing_up(tmp_path: Path) -> None:
+    """Its writer died."""
+    log = tmp_path / "a.log"
+    log.write_bytes(b"half")
+    async with following(log) as reader:
+        await reader.until(lambda: reader.bytes[str(log)] == b"half")
+        log.rename(tmp_path / "a.log.1")
+        log.write_bytes(b"new\n")
+        await reader.until(lambda: reader.bytes[str(log)] == b"halfnew\n")
+        assert reader.begins[str(log)] == 1, "so that the scanner does not take it for a line"
+
+
+async def test_the_last_look_reads_what_a_rotation_left_behind(tmp_path: Path) -> None:
+    """Old rest, half a line, successor: all before the end."""
+    log = tmp_path / "a.log"
+    log.write_bytes(b"one\n")
+    async with following(log) as reader:
+        await reader.until(lambda: reader.bytes[str(log)])
+        with log.open("ab") as out:
+            out.write(b"half")
+        log.rename(tmp_path / "a.log.1")
+        log.write_bytes(b"new\n")
+    assert reader.bytes[str(log)] == b"one\nhalfnew\n"
+
+
+async def test_a_pattern_reads_no_file_twice(tmp_path: Path) -> None:
+    """Rotated files, links to files and circular links to folders match too."""
+    log = tmp_path / "a.log"
+    log.write_bytes(b"one\n")
+    (tmp_path / "latest.log").symlink_to(log)
+    (tmp_path / "loop").symlink_to(tmp_path)
+    (tmp_path / "self.log").symlink_to("self.log")
+    reader = Reader()
+    reader.tail.add(str(log))
+    reader.tail.add_glob(f"{tmp_path}/**/*.log*")
+    task = asyncio.create_task(reader.tail.run())
+    await reader.until(lambda: reader.bytes[str(log)] == b"one\n")
+    log.rename(tmp_path / "a.log.1")
+    log.write_bytes(b"two\n")
+    await reader.until(lambda: reader.bytes[str(log)] == b"one\ntwo\n")
+    reader.tail.stop()
+    await asyncio.wait_for(task, LIMIT_S)
+    assert dict(reader.bytes) == {str(log): b"one\ntwo\n"}
+
+
+async def test_a_pattern_goes_on_with_a_rotated_file_where_it_was_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long after the rotation its writer still has not noticed."""
+    monkeypatch.setattr("jobwatchdog.sources.followed.OLD_QUIET_S", 0.0)
+    monkeypatch.setattr("jobwatchdog.sources.tail.GLOB_S", 0.05)
+    log, old = tmp_path / "a.log", tmp_path / "a.log.1"
+    log.write_bytes(b"one\n")
+    reader = Reader()
+    reader.tail.add_glob(f"{tmp_path}/*.log*")
+    task = asyncio.create_task(reader.tail.run())
+    await reader.until(lambda: reader.bytes[str(log)] == b"one\n")
+    log.rename(old)
+    log.write_bytes(b"two\n")
+    await reader.until(lambda: str(old) in reader.tail.paths())
+    with old.open("ab") as out:
+        out.write(b"late\n")
+    await reader.until(lambda: reader.bytes[str(old)])
+    reader.tail.stop()
+    await asyncio.wait_for(task, LIMIT_S)
+    assert dict(reader.bytes) == {str(log): b"one\ntwo\n", str(old): b"late\n"}
+
+
+async def test_a_pattern_does_not_bring_back_what_was_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be told a second time."""
+    monkeypatch.setattr("jobwatchdog.sources.tail.GLOB_S", 0.0)
+    log, other = tmp_path / "a.log", tmp_path / "b.log"
+    log.write_bytes(b"one\n")
+    reader = Reader()
+    reader.tail.add_glob(f"{tmp_path}/*.log")
+    task = asyncio.create_task(reader.tail.run())
+    await reader.until(lambda: reader.bytes[str(log)])
+    reader.tail.remove(str(log))
+    other.write_bytes(b"x\n")
+    await reader.until(lambda: reader.bytes[str(other)])
+    reader.tail.stop()
+    await asyncio.wait_for(task, LIMIT_S)
+    assert reader.bytes[str(log)] == b"one\n"
+    assert reader.tail.paths() == [str(other)]
+
+
+class Hanging:
+    """Makes reads of some files wait."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *paths: Path) -> None:
+        self.answers = threading.Event()
+        self.asked = threading.Event()
+        self.closed_in_use = False
+        self._in_use: set[int] = set()
+        read, close = os.pread, os.close
+
+        def slow(handle: int, size: int, offset: int) -> bytes:
+            if Path(f"/proc/self/fd/{handle}").readlink() in paths:
+                self._in_use.add(handle)
+                self.asked.set()
+                self.answers.wait()
+                self._in_use.discard(handle)
+            return read(handle, size, offset)
+
+        def checked(handle: int) -> None:
+            self.closed_in_use |= handle in self._in_use
+            close(handle)
+
+        monkeypatch.setattr(os, "pread", slow)
+        monkeypatch.setattr(os, "close", checked)
+
+
+async def test_many_files_that_hang_do_not_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread is left behind soon; only the telling waits."""
+    monkeypatch.setattr("jobwatchdog.sources.tail.LEAVE_S", 0.02)
+    hung = [tmp_path / f"hung{n}.log" for n in range(12)]
+    good = tmp_path / "good.log"
+    for path in (*hung, good):
+        path.write_bytes(b"one\n")
+    hanging = Hanging(monkeypatch, *hung)
+    async with following(*hung, good, hung_s=1e6) as reader:
+        await reader.until(lambda: reader.bytes[str(good)] == b"one\n")
+        assert reader.lost == []
+        hanging.answers.set()
+        await reader.until(lambda: all(reader.bytes[str(path)] == b"one\n" for path in hung))
+
+
+async def test_a_file_that_is_removed_while_it_hangs_is_closed_when_it_comes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, its number might belong to another file, which would be read in its place."""
+    monkeypatch.setattr("jobwatchdog.sources.tail.LEAVE_S", 0.02)
+    hung, good = tmp_path / "hung.log", tmp_path / "good.log"
+    hung.write_bytes(b"one\n")
+    hanging = Hanging(monkeypatch, hung)
+    async with following(hung, good) as reader:
+        await asyncio.to_thread(hanging.asked.wait, LIMIT_S)
+        good.write_bytes(b"one\n")
+        await reader.until(lambda: reader.bytes[str(good)])
+        reader.tail.remove(str(hung))
+        good.write_bytes(b"one\ntwo\n")
+        await reader.until(lambda: reader.bytes[str(good)].endswith(b"two\n"))
+        assert _open_files(hung)
+        hanging.answers.set()
+        await reader.until(lambda: not _open_files(hung))
+        assert not hanging.closed_in_use
+        assert reader.bytes.get(str(hung)) is None
+
+
+def test_a_look_that_was_left_finishes_what_is_in_hand_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread may have begun with the next file."""
+    first, second = tmp_path / "1.log", tmp_path / "2.log"
+    first.write_bytes(b"one\n")
+    second.write_bytes(b"two\n")
+    hanging = Hanging(monkeypatch, first)
+    look = Look([Followed(str(path), StreamInfo(str(path)), True) for path in (first, second)], 0.0)
+    thread = threading.Thread(target=look)
+    thread.start()
+    assert hanging.asked.wait(LIMIT_S)
+    assert look.leave(1e6) is None, "not yet"
+    assert look.leave(0.0) == str(first)
+    hanging.answers.set()
+    thread.join(LIMIT_S)
+    assert [block.data for block in look.found] == [b"one\n"]
+    for block in look.found:
+        block.source.close()
+
+
+async def test_a_file_without_permission_is_told_once_and_read_when_it_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root may read all: so the refusal is made here."""
+    log = tmp_path / "a.log"
+    log.write_bytes(b"one\n")
+    open_file, allowed, tries = os.open, threading.Event(), [0]
+
+    def refuse(path: str, *args: int) -> int:
+        if path == str(log) and not allowed.is_set():
+            tries[0] += 1
+            raise PermissionError(13, "Permission denied")
+        return open_file(path, *args)
+
+    monkeypatch.setattr(os, "open", refuse)
+    async with following(log) as reader:
+        await reader.until(lambda: tries[0] >= 2)
+        assert [one.reason for one in reader.lost] == ["Permission denied"]
+        allowed.set()
+        await reader.until(lambda: reader.bytes[str(log)] == b"one\n")
+
+
+async def test_a_read_error_and_another_file_in_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stale handle of NFS: the new file is read from its beginning, and told to be another."""
+    log = tmp_path / "a.log"
+    log.write_bytes(b"a long first line\n")
+    read, stale = os.pread, threading.Event()
+
+    def pread(handle: int, size: int, offset: int) -> bytes:
+        if stale.is_set() and Path(f"/proc/self/fd/{handle}").readlink() == tmp_path / "a.log.1":
+            raise OSError(116, "Stale file handle")
+        return read(handle, size, offset)
+
+    monkeypatch.setattr(os, "pread", pread)
+    async with following(log) as reader:
+        await reader.until(lambda: reader.bytes[str(log)])
+        stale.set()
+        log.rename(tmp_path / "a.log.1")
+        log.write_bytes(b"new\n")
+        await reader.until(lambda: reader.bytes[str(log)] == b"a long first line\nnew\n")
+        assert reader.begins[str(log)] == 1
+
+
 STEPS = st.lists(
     st.one_of(
-        st.tuples(st.just("write"), st.binary(min_size=1, max_size=40)),
-        st.tuples(st.just("rotate"), st.just(b"")),
-        st.tuples(st.just("pause"), st.just(b"")),
+        st.tuples(st.just("write"), st.lists(st.sampled_from([b"a", b"\xff", b"\r", b"\n", b"\x1b[1m"]), min_size=1)),
+        st.tuples(st.sampled_from(["rotate", "late", "pause"]), st.just([])),
     ),
     max_size=25,
 )
@@ -298,31 +555,44 @@ STEPS = st.lists(
 @given(STEPS)
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_mix_of_writing_and_rotating_loses_and_doubles_no_byte(
-    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, bytes]]
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, list[bytes]]]
 ) -> None:
-    """Each file's bytes in order; the files in the order in which they had the name."""
+    """Each file's bytes in order; the files in the order in which they had the name; late ones on their own."""
     folder = tmp_path_factory.mktemp("tail")
     log = folder / "a.log"
 
     async def play() -> None:
         async with following(log) as reader:
-            written = b""
+            written, late, rotations = b"", b"", 0
             log.touch()
-            await reader.until(lambda: reader.tail.positions())
-            rotations = 0
-            for what, data in steps:
+
+            async def caught_up() -> None:
+                await reader.until(lambda: (at := reader.tail.positions().get(str(log))) is not None
+                                   and at.inode == log.stat().st_ino)  # fmt: skip
+
+            for number, (what, pieces) in enumerate(steps):
                 if what == "write":
+                    data = b"%d " % number + b"".join(pieces)
                     with log.open("ab") as out:
                         out.write(data)
                     written += data
                 elif what == "rotate":
-                    await reader.until(lambda: reader.tail.positions()[str(log)].inode == log.stat().st_ino)
+                    await caught_up()
                     rotations += 1
                     log.rename(folder / f"a.log.{rotations}")
                     log.touch()
+                elif what == "late" and rotations:
+                    await caught_up()
+                    with (folder / f"a.log.{rotations}").open("ab") as out:
+                        out.write(b"late %d\n" % number)
+                    late += b"late %d\n" % number
                 else:
                     await asyncio.sleep(0.03)
             await reader.until(lambda: len(reader.bytes[str(log)]) >= len(written))
-            assert reader.bytes[str(log)] == written
+            await reader.until(lambda: len(reader.bytes[f"{log} (rotated)"]) >= len(late))
+        assert reader.bytes[str(log)] == written
+        assert reader.bytes[f"{log} (rotated)"] == late
 
-    asyncio.run(play())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("jobwatchdog.sources.followed.HALF_LINE_S", 0.02)
+        asyncio.run(play())

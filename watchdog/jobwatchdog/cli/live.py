@@ -71,6 +71,8 @@ async def _follow(
         if on_poll is not None:
             on_poll(snapshot)
         if code is not None:
+            if code == 128 + signal.SIGTERM:
+                err.print("somebody ended the job by SIGTERM: it stays ended", style="yellow")
             return code
         if interrupts.leave:
             return int(Exit.CANCELLED)
@@ -130,13 +132,13 @@ class _Echo:
         self._task = asyncio.create_task(self._tail.run(), name="echo")
 
     async def _show(self, blocks: Blocks) -> None:
-        for info, data, _begins, _source in blocks:
+        for block in blocks:
             if self._on_output is not None:
-                self._on_output(data)
+                self._on_output(block.data)
                 continue
-            stream = sys.stderr if info.file.endswith("stderr.log") else sys.stdout
+            stream = sys.stderr if block.info.file.endswith("stderr.log") else sys.stdout
             stream.flush()
-            stream.buffer.write(data)
+            stream.buffer.write(block.data)
             stream.buffer.flush()
 
     async def stop(self) -> None:

@@ -74,8 +74,7 @@ class NodeAgent:
         self._exits = Exits(self._on_exit)
         self._blind = ""  # why processes cannot be seen now
         self._logs: tuple[str, ...] = ()  # of this attempt
-        self._delivered: dict[str, int] = {}
-        self._left_at: dict[str, Position] = {}  # where the following of a log ended: of a former attempt's
+        self._left_at: dict[str, Position] = {}  # how far each log was scanned, of former attempts too
         self._tail = Tailer(self._on_blocks, self._on_lost)
         self.checkpoint_paths: dict[str, None] = {}
 
@@ -87,16 +86,15 @@ class NodeAgent:
             self._tail.add_glob(path)
             return
         info = StreamInfo(path, job=self.job, hint_s=time.time())
-        at = self._left_at.get(path)
-        self._delivered[path] = at.offset if at is not None else 0
-        self._tail.add(path, info, from_start=from_start, at=at)
+        self._tail.add(path, info, from_start=from_start, at=self._left_at.get(path))
 
     async def attempt_ended(self) -> None:
         """Nothing of it runs any more: send what its logs still held, and close them."""
         deadline = time.monotonic() + REST_S_MAX
         while time.monotonic() < deadline and await asyncio.to_thread(self._unread):  # noqa: ASYNC110 - no event for it
             await asyncio.sleep(POLL_S)
-        self._left_at.update(self._tail.positions())
+        for path, at in self._tail.positions().items():
+            self._left_at.setdefault(path, at)  # followed from its end, and nothing came
         for path in self._logs:
             self._tail.remove(path)
             if (stream := self._streams.pop(path, None)) is not None:
@@ -105,7 +103,11 @@ class NodeAgent:
         await self._flush()
 
     def _unread(self) -> bool:
-        return any(_size(path) > self._delivered.get(path, 0) for path in self._logs)
+        return any(_size(path) > self._offset(path) for path in self._logs)
+
+    def _offset(self, path: str) -> int:
+        at = self._left_at.get(path)
+        return at.offset if at is not None else 0
 
     def attempt_began(self, attempt: int, logs: Sequence[Path]) -> None:
         """A new attempt runs: its processes and logs are looked for anew."""
@@ -182,16 +184,18 @@ class NodeAgent:
 
     async def _on_blocks(self, blocks: Blocks) -> None:
         now = time.time()
-        for info, data, begins, _ in blocks:
+        for info, data, begins, source, at in blocks:
+            if source.removed:
+                continue  # while the blocks before it were scanned; a later following begins where scanning ended
             stream = self._streams.get(info.file)
             if begins and stream is not None:  # another file under the same name: lines are counted anew
                 self._put(self._scanner.finish(self._streams.pop(info.file)))
-                stream, self._delivered[info.file] = None, 0
+                stream = None
             if stream is None:
                 known = info if info.job == self.job else replace(info, job=self.job, hint_s=now)
                 stream = self._streams[info.file] = self._scanner.open(known)
             stream.times.hint_s = now
-            self._delivered[info.file] = self._delivered.get(info.file, 0) + len(data)
+            self._left_at[info.file] = at
             found = self._scanner.feed(stream, data)
             for signal in found:
                 if isinstance(signal, PhaseChanged) and signal.path:

@@ -7,47 +7,58 @@ import contextlib
 import glob
 import os
 import queue
+import stat
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final
 
 from jobwatchdog.model import Origin, SourceLost
-from jobwatchdog.sources.followed import Block, Followed
+from jobwatchdog.sources.followed import Block, Followed, Position
 
 LOOK_BYTES_MAX: Final = 16 << 20
 
 
 class Look:
-    """Goes through patterns and files once; its lists may be read while it is at it."""
+    """Goes through files and patterns once; its lists may be read while it is at it."""
 
-    def __init__(self, patterns: list[str], files: list[Followed], removed: list[Followed], now: float) -> None:
+    def __init__(
+        self,
+        files: Sequence[Followed],
+        now: float,
+        *,
+        patterns: Iterable[str] = (),
+        known: Collection[str] = (),
+        removed: Iterable[Followed] = (),
+    ) -> None:
         self.found: list[Block] = []
         self.lost: list[SourceLost] = []
-        self.appeared: list[str] = []
+        self.appeared: dict[str, Position | None] = {}  # paths that match, and where to begin with them
         self.next_path: str | None = None  # where to go on when the share of this look was used up
-        self.busy_with: str | None = None
-        self.left = False  # nobody waits any more: finish what is in hand, and no more
+        self.in_hand: Followed | None = None
+        self._busy_with: str | None = None
         self._busy_since = time.monotonic()
-        self._patterns = patterns
+        self._left = False  # nobody waits any more: finish what is in hand, and no more
+        self._lock = threading.Lock()
         self._files = files
-        self._removed = removed
         self._now = now
+        self._patterns = patterns
+        self._known = known
+        self._removed = removed
 
-    def stuck_for(self, seconds: float) -> str | None:
-        """Return the path or pattern in hand when it has been for so long."""
-        return self.busy_with if time.monotonic() - self._busy_since >= seconds else None
+    def leave(self, seconds: float) -> str | None:
+        """Return the path or pattern that has been in hand for so long, if any; then no other is begun with."""
+        with self._lock:
+            if self._busy_with is None or time.monotonic() - self._busy_since < seconds:
+                return None
+            self._left = True
+            return self._busy_with
 
     def __call__(self) -> None:
         """Do it."""
         for file in self._removed:
+            self._take_up(file.path, file)
             file.close()
-        followed = {file.path for file in self._files}
-        for pattern in self._patterns:
-            if self._take_up(pattern):
-                return
-            matching = sorted(path for path in glob.glob(pattern, recursive=True) if path not in followed)
-            self.appeared += [path for path in matching if os.path.isfile(path)]
         total = 0
         for file in self._files:
             if total >= LOOK_BYTES_MAX:
@@ -55,31 +66,49 @@ class Look:
                 break
             if file.removed or self._now < file.retry_at:
                 continue
-            if self._take_up(file.path):
+            if not self._take_up(file.path, file):
                 return
             total += self._read(file)
-        self.busy_with = None
+        for pattern in self._patterns:
+            if not self._take_up(pattern, None):
+                return
+            self._search(pattern)
+        self._take_up(None, None)
 
-    def _take_up(self, path: str) -> bool:
-        """Begin with another; True when nobody waits any more."""
-        self._busy_since, self.busy_with = time.monotonic(), path
-        return self.left
+    def _take_up(self, path: str | None, file: Followed | None) -> bool:
+        """Begin with another; False when nobody waits any more."""
+        with self._lock:
+            if not self._left:
+                self._busy_since, self._busy_with, self.in_hand = time.monotonic(), path, file
+            return not self._left
 
     def _read(self, file: Followed) -> int:
+        before = len(self.found)
         try:
-            blocks = file.look(self._now)
+            file.look(self._now, self.found)
         except FileNotFoundError:
             file.missing()  # not there yet, or gone: it may come (again)
-            return 0
         except OSError as error:
             if not file.told:
                 reason = error.strerror or str(error)
                 self.lost.append(SourceLost(origin=Origin(file=file.path), source=file.path, reason=reason))
             file.told = True
             file.failed(self._now)
-            return 0
-        self.found += blocks
-        return sum(len(block.data) for block in blocks)
+        return sum(len(block.data) for block in self.found[before:])
+
+    def _search(self, pattern: str) -> None:
+        """A file that is followed under another name (a link, a rotated one) is not read twice."""
+        held = {ident for file in self._files for ident in file.holds()}
+        left = {ident: at for file in self._files for ident, at in file.rotated.items()}
+        for path in sorted(glob.iglob(pattern, recursive=True)):
+            if path in self._known or path in self.appeared:
+                continue
+            with contextlib.suppress(OSError):
+                status = os.stat(path)
+                ident = (status.st_dev, status.st_ino)
+                if stat.S_ISREG(status.st_mode) and ident not in held:
+                    held.add(ident)
+                    self.appeared[path] = left.get(ident)
 
 
 class LookThread:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
@@ -17,7 +18,9 @@ LOOK_S: Final = 0.02  # between looks while something grows
 LOOK_S_MAX: Final = 0.25  # while nothing does
 REST_LOOKS: Final = 50  # empty looks in a row after which the pause grows
 GLOB_S: Final = 1.0  # between looks for files that appear later
-HUNG_S: Final = 10.0  # a file that takes longer: its file system does not answer
+LEAVE_S: Final = 0.5  # a file that takes longer is left to its thread, the others go to a new one
+HUNG_S: Final = 10.0  # a file that takes longer is told: its file system does not answer
+HUNG_MAX: Final = 256  # threads left behind
 
 __all__ = ["Block", "Blocks", "Position", "Tailer"]
 
@@ -40,7 +43,8 @@ class Tailer:
         self._files: dict[str, Followed] = {}
         self._removed: list[Followed] = []  # their handles are closed by the thread that reads
         self._globs: set[str] = set()
-        self._hung: set[str] = set()  # paths and patterns that a thread is stuck in
+        self._unwanted: set[str] = set()  # removed: a pattern does not bring them back
+        self._hung: dict[str, float] = {}  # paths and patterns that a thread is stuck in, and when to tell it
         self._next_glob = 0.0
         self._first: str | None = None  # where the next look begins
         self._stopping = False
@@ -50,6 +54,7 @@ class Tailer:
         self, path: str, info: StreamInfo | None = None, *, from_start: bool = True, at: Position | None = None
     ) -> None:
         """Follow a path, whether it exists yet or not; `at` goes on where an earlier following ended."""
+        self._unwanted.discard(path)
         if path not in self._files:
             self._files[path] = Followed(path, info or StreamInfo(path), from_start, at)
 
@@ -62,7 +67,9 @@ class Tailer:
         """Follow a path no more; nothing of it is delivered after this."""
         if (file := self._files.pop(path, None)) is not None:
             file.removed = True
-            self._removed.append(file)
+            self._unwanted.add(path)
+            if path not in self._hung:  # else a thread is using its handles: they are closed when it comes back
+                self._removed.append(file)
 
     def paths(self) -> list[str]:
         """Return the followed paths."""
@@ -95,17 +102,22 @@ class Tailer:
 
     async def _turn(self) -> bool:
         now = time.monotonic()
+        await self._say_hung(now)
+        if self._stopping:
+            now = math.inf  # the last looks: everything is due
         patterns: list[str] = []
         if self._globs and now >= self._next_glob:
             self._next_glob = now + GLOB_S
-            patterns = sorted(self._globs - self._hung)
-        look = Look(patterns, self._in_turn(), self._removed, now)
+            patterns = sorted(self._globs - self._hung.keys())
+        known = self._files.keys() | self._unwanted
+        look = Look(self._in_turn(), now, patterns=patterns, known=known, removed=self._removed)
         self._removed = []
         done = self._thread.start(look)
+        leave_s = min(LEAVE_S, self._hung_s)
         while not done.done():
-            await asyncio.wait({done}, timeout=self._hung_s)
-            if not done.done() and (stuck := look.stuck_for(self._hung_s)) is not None:
-                return await self._leave_behind(look, done, stuck)
+            await asyncio.wait({done}, timeout=leave_s)
+            if not done.done() and len(self._hung) < HUNG_MAX and (stuck := look.leave(leave_s)) is not None:
+                return await self._leave_behind(look, done, stuck, time.monotonic() + self._hung_s - leave_s)
         done.result()
         return await self._deliver(look, look.found)
 
@@ -117,8 +129,9 @@ class Tailer:
 
     async def _deliver(self, look: Look, found: Blocks) -> bool:
         """Hand on what was found, and follow what appeared."""
-        for path in look.appeared:
-            self.add(path)
+        for path, at in look.appeared.items():
+            if path not in self._unwanted:
+                self.add(path, at=at)
         self._first = look.next_path
         await self._say_lost(look.lost)
         blocks = [block for block in found if not block.source.removed]
@@ -126,24 +139,31 @@ class Tailer:
             await self._on_blocks(blocks)
         return bool(blocks) or look.next_path is not None or bool(look.appeared)
 
-    async def _leave_behind(self, look: Look, done: asyncio.Future[None], stuck: str) -> bool:
+    async def _leave_behind(self, look: Look, done: asyncio.Future[None], stuck: str, tell_at: float) -> bool:
         """A thread does not come back from one file: it keeps that one, and another thread takes over the rest."""
-        look.left = True
         so_far = list(look.found)
-        self._hung.add(stuck)
+        self._hung[stuck] = tell_at
         self._thread.leave()
         self._thread = LookThread()
 
-        def came_back(_: asyncio.Future[None]) -> None:
+        def came_back(done: asyncio.Future[None]) -> None:
             # What the late read brought comes first, then the file is looked at again.
-            self._hung.discard(stuck)
-            if (file := self._files.get(stuck)) is not None:
+            done.exception()  # whatever it is, the next look meets it too
+            del self._hung[stuck]
+            if (file := look.in_hand) is not None:
                 file.late = [*file.late, *look.found[len(so_far) :]]
+                if file.removed:
+                    self._removed.append(file)
 
         done.add_done_callback(came_back)
-        reason = f"no answer from its file system in {self._hung_s:g} s"
-        await self._say_lost([SourceLost(origin=Origin(file=stuck), source=stuck, reason=reason)])
         return await self._deliver(look, so_far)
+
+    async def _say_hung(self, now: float) -> None:
+        reason = f"no answer from its file system in {self._hung_s:g} s"
+        for path, tell_at in list(self._hung.items()):
+            if now >= tell_at and path in self._hung:
+                self._hung[path] = math.inf
+                await self._say_lost([SourceLost(origin=Origin(file=path), source=path, reason=reason)])
 
     async def _say_lost(self, lost: Iterable[SourceLost]) -> None:
         if self._on_lost is not None:
