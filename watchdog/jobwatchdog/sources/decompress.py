@@ -10,7 +10,9 @@ from typing import Final, Protocol
 
 import zstandard
 
-FEED_BYTES: Final = 4096  # a decoder that meets damage gives nothing of its last piece: small ones lose little
+# A decoder that meets damage gives nothing of its last piece, and one of zstd gives all of it at once, which may be
+# 32 KiB for each byte: small pieces lose little and stay small.
+FEED_BYTES: Final = 2048
 OUT_BYTES: Final = 1 << 18
 ZSTD_WINDOW_MAX: Final = 1 << 31  # `zstd --long=31`
 
@@ -59,22 +61,33 @@ def decompressed(blocks: Iterable[bytes], make: Callable[[], _Decoder]) -> Itera
                     break  # padding behind an archive
                 decoder = make()
             try:
-                parts.append(decoder.decompress(left))
+                for part in _pieces(decoder, left):
+                    parts.append(part)
+                    size += len(part)
+                    if size >= OUT_BYTES:
+                        yield b"".join(parts)
+                        parts, size = [], 0
             except (zlib.error, OSError, EOFError, lzma.LZMAError, zstandard.ZstdError) as error:
                 trouble = f"compressed data is damaged: {error}"
                 break
-            size += len(parts[-1])
             left = decoder.unused_data if decoder.eof else b""
             decoder = None if decoder.eof else decoder
-            if size >= OUT_BYTES:
-                yield b"".join(parts)
-                parts, size = [], 0
         if trouble:
             break
     if size:
         yield b"".join(parts)
     if trouble or decoder is not None:
         raise DamagedError(trouble or "compressed data is cut short")
+
+
+def _pieces(decoder: _Decoder, data: bytes) -> Iterator[bytes]:
+    """What comes of a few bytes; with bz2 and xz that may be a gigabyte, so they are asked for it piece by piece."""
+    if not isinstance(decoder, bz2.BZ2Decompressor | lzma.LZMADecompressor):
+        yield decoder.decompress(data)
+        return
+    yield decoder.decompress(data, OUT_BYTES)
+    while not decoder.needs_input and not decoder.eof:
+        yield decoder.decompress(b"", OUT_BYTES)
 
 
 def _small(blocks: Iterable[bytes]) -> Iterator[bytes]:

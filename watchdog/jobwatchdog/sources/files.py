@@ -17,6 +17,7 @@ from jobwatchdog.sources.decompress import DamagedError, decoder_for, decompress
 
 BLOCK_BYTES: Final = 1 << 18  # stays in the processor's cache between reading and matching
 SNIFF_BYTES: Final = 8192
+MAGIC_BYTES: Final = 6  # the longest beginning that tells an archive
 FOLDER_FILES_MAX: Final = 100_000
 # In folders only; a file that is named is read whatever its name is.
 _NO_LOG_NAMES: Final = (
@@ -57,21 +58,26 @@ class LogFile:
             self._troubled(str(error))
 
     def _text(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
-        head = next(blocks, b"")
-        blocks = itertools.chain([head], blocks)
+        head = b""
+        while len(head) < MAGIC_BYTES and (block := next(blocks, b"")):  # a pipe may begin with a single byte
+            head += block
+        if self.size is None and not head:
+            self._troubled("nothing came out of the pipe")
+        blocks = itertools.chain([head], blocks) if head else blocks
         if (make := decoder_for(head)) is not None:
             blocks = decompressed(blocks, make)
         n_blocks = n_binary = 0
         for block in blocks:
-            binary = looks_binary(block[:SNIFF_BYTES])
-            if binary and not n_blocks:
+            if not n_blocks and looks_binary(block[:SNIFF_BYTES]):
                 self._troubled("binary, not a log")
                 return
             n_blocks += 1
-            n_binary += binary
+            n_binary += _has_binary(block)
             yield block
         if n_binary:
-            self._troubled(f"{n_binary} of {n_blocks} pieces of {BLOCK_BYTES >> 10} KiB look binary: read all the same")
+            self._troubled(
+                f"{n_binary} of {n_blocks} pieces of {BLOCK_BYTES >> 10} KiB hold binary data: read all the same"
+            )
 
     def _troubled(self, reason: str) -> None:
         self.trouble.append(Skipped(self.path, reason))
@@ -87,7 +93,9 @@ def _taken(raw: BinaryIO, on_progress: Callable[[int], None] | None) -> Iterator
 def _open_raw(path: str) -> BinaryIO:
     if path == "-":
         return open(sys.stdin.fileno(), "rb", buffering=0, closefd=False)
-    return Path(path).open("rb", buffering=0)
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    os.set_blocking(handle, True)  # only the opening of a pipe must not wait for a writer that never comes
+    return os.fdopen(handle, "rb", buffering=0)
 
 
 _CONTROLS: Final = bytes({*range(32), 127} - {7, 8, 9, 10, 12, 13, 27})
@@ -103,6 +111,13 @@ def looks_binary(head: bytes) -> bool:
         return False
     broken = head.decode("utf-8", "replace").count("\ufffd")
     return controls + broken > max(8, len(head) // 7)
+
+
+def _has_binary(block: bytes) -> bool:
+    """Whether a piece begins or ends with what is no text, or does where its first null byte is."""
+    null = block.find(b"\0")
+    starts = {0, max(0, len(block) - SNIFF_BYTES), max(0, null)}
+    return any(looks_binary(block[start : start + SNIFF_BYTES]) for start in starts)
 
 
 def open_paths(paths: Iterable[Path | str], job: JobId = NO_JOB) -> tuple[list[LogFile], list[Skipped]]:
