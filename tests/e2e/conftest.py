@@ -90,7 +90,7 @@ class Toy:
         for process in self._running:
             if process.poll() is None:
                 process.kill()
-                process.communicate()
+            process.communicate()
         for left in psutil.process_iter():
             try:
                 if str(self.folder) in " ".join(left.cmdline()):
@@ -165,6 +165,11 @@ class Toy:
     def wait_step(self, step: int, attempt: int = 0) -> None:
         """Wait until the job printed a step."""
         self.wait_for(f"step {step} of attempt {attempt}", lambda: f"iter {step}:" in self.output(attempt))
+
+    def root(self, attempt: int = 0) -> int:
+        """The job's own first process."""
+        record = json.loads((self.job_folder / f"attempt-{attempt}" / "start.json").read_text())
+        return int(record["pid"])
 
     def living(self) -> list[psutil.Process]:
         """The job's processes."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import sys
 from typing import TYPE_CHECKING
 
 import psutil
@@ -95,6 +97,46 @@ def test_ctrl_c_ends_the_job_and_is_no_incident(toy: Toy) -> None:
     assert toy.finish("none") == 130
     assert toy.starts() == 2
     assert "Traceback" not in toy.said
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_job_that_its_user_ends_by_hand_stays_ended(toy: Toy, number: signal.Signals, code: int) -> None:
+    """`kill PID` from another terminal: no incident, no restart."""
+    watch = toy.watch("none")
+    toy.wait_step(10)
+    os.kill(toy.root(), number)
+    assert toy.ends(watch) == code, toy.said
+    assert toy.ordered() == []
+    assert toy.incidents() == []
+    assert toy.starts() == 2
+    assert toy.living() == []
+
+
+@pytest.mark.torch
+def test_torchrun_that_is_asked_to_end_stays_ended(torch_toy: Toy) -> None:
+    """It ends with code 1 and a traceback; the signal that it names is its user's word."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
+    module = torch_toy.command("none")[1:3]
+    options = torch_toy.command("none")[5:]  # without --nproc: torchrun starts the ranks
+    watch = torch_toy.start("run", "--name", "toy", "--runtime", "plain", "--format", "json", "--policy",
+                            "local/enforce", "--", *torchrun, *module, *options)  # fmt: skip
+    torch_toy.wait_step(5)
+    os.kill(torch_toy.root(), signal.SIGTERM)
+    assert torch_toy.ends(watch) == 1, torch_toy.said
+    assert torch_toy.ordered() == []
+    assert torch_toy.starts() == 2
+
+
+def test_a_launcher_that_is_killed_leaves_no_rank_behind(toy: Toy) -> None:
+    """Its orphans train on; they are ended before the next attempt starts, and no two attempts write at once."""
+    toy.steps = 60
+    watch = toy.watch("none")
+    toy.wait_step(10)
+    os.kill(toy.root(), signal.SIGKILL)
+    assert toy.ends(watch) == 0, toy.said
+    assert toy.ordered(Verb.RESTART) == ["restart:toy:0"]
+    assert toy.starts() == 4
+    assert toy.living() == []
 
 
 def test_sigterm_to_the_watchdog_leaves_the_job_running(toy: Toy) -> None:

@@ -50,7 +50,7 @@ class IncidentTracker:
     def observe(self, finding: Finding, now_s: float, attempt: int, *, ending_it: bool = False) -> list[Change]:
         """Fold one finding. `ending_it`: we end the attempt right now, what it says in dying is our doing."""
         self._order += 1
-        if ending_it and finding.role is not Role.BENIGN and finding.kind in self.causes.teardown:
+        if ending_it and finding.kind in self.causes.teardown:
             return []
         if finding.role is Role.BENIGN:
             return self._benign(finding, now_s, attempt)

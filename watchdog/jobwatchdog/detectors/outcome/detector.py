@@ -39,6 +39,8 @@ from jobwatchdog.model import (
     StepReport,
 )
 
+_SIGTERM = 15
+
 
 class OutcomeDetector(BaseDetector):
     """Says `cancelled`, `ended`, `progress` or `running again`; the incidents draw the consequences."""
@@ -79,6 +81,8 @@ class OutcomeDetector(BaseDetector):
                 return [self._say("cancelled", signal)]
             if signal.state is JobPhase.SUCCEEDED:
                 return [self._say("ended", signal)]
+            if signal.state is JobPhase.FAILED and _asked_to_end(signal):
+                return [self._say("cancelled", signal)]
         return []
 
     def _line(self, match: LogMatch, now_s: float) -> list[Finding]:
@@ -120,6 +124,12 @@ class OutcomeDetector(BaseDetector):
             onset_s=signal.t_s,
             summary=what,
         )
+
+
+def _asked_to_end(seen: JobStateSeen) -> bool:
+    """The launcher's own process got SIGTERM, and not from us: somebody wants the job to end. Schedulers that send it
+    say why in their log; that is a cause of its own."""
+    return seen.exit_signal == _SIGTERM or seen.exit_code == 128 + _SIGTERM
 
 
 def build(job: JobId, thresholds: Thresholds) -> OutcomeDetector:
