@@ -155,7 +155,6 @@ def test_sigterm_to_the_watchdog_leaves_the_job_running(toy: Toy) -> None:
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 async def test_a_supervisor_actor_that_dies_or_freezes_is_replaced(toy: Toy, number: signal.Signals) -> None:
     """On an embedded Ray: the job runs on, and the fault that follows is healed once."""
-    pytest.importorskip("ray")
     toy.steps, toy.step_s, toy.fault_step = 170, 0.2, 150
     watch = toy.watch("kill", runtime="ray")
     toy.wait_step(5)
