@@ -5,7 +5,9 @@
 Job: two gloo ranks, 0.2 s a step, a checkpoint every 10 steps, 60 steps; the fault hits rank 1 in step 25, once.
 All times are seconds after the fault. `detect` is the first sign of it in the launcher's own record or log, `respawn`
 the kernel's start time of the first new process of the job, `first step` the first step line after it. Our own share
-is `respawn`: what follows (Python, imports, gloo) is the job's. A run that shows no new step within --cap-s has hung.
+is `respawn`: what follows (Python, imports, gloo) is the job's. `torchrun+variable` is torchrun with
+TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, which keeps its workers from a dead attempt's addresses. A run that shows no new
+step within --cap-s has hung.
 """
 
 from __future__ import annotations
@@ -62,6 +64,7 @@ def command(launcher: str, fault: str, steps: int, ours: list[str]) -> list[str]
         "ours": [*watched, sys.executable, *job, "--nproc", "2"],
         "ours+torchrun": [*watched, *torchrun[:2], "--max-restarts=0", *torchrun[3:]],
         "torchrun": torchrun,
+        "torchrun+variable": torchrun,
     }[launcher]
 
 
@@ -70,6 +73,8 @@ def run_once(launcher: str, fault: str, args: argparse.Namespace) -> Run:
     folder = Path(tempfile.mkdtemp(prefix="recovery-"))
     env = {k: v for k, v in os.environ.items() if not k.startswith(("JOBWATCHDOG_", "TORCH_DISABLE_SHARE"))}
     env |= {"JOBWATCHDOG_STATE": str(folder / "state"), "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
+    if launcher == "torchrun+variable":
+        env["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     run = Run(launcher, fault, load=os.getloadavg()[0])
     begun = time.time()
     with subprocess.Popen(
@@ -215,7 +220,7 @@ def main() -> None:
     """Runs one after the other, in turn between launchers, so that a busy machine hits all alike."""
     parser = argparse.ArgumentParser(prog="benchmarks.recovery", description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--launchers", default="ours,torchrun")
+    parser.add_argument("--launchers", default="ours,ours+torchrun,torchrun,torchrun+variable")
     parser.add_argument("--faults", default="kill,exc,stop,nan")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--cap-s", type=float, default=60.0)
