@@ -119,6 +119,9 @@ def test_a_plan_waits_for_a_persons_word(toy: Toy, tmp_path: Path) -> None:
     assert toy.starts() == 2
     plan = toy.wanted()
     assert plan is not None
+    typo = toy.start("approve", toy.name, "p-000000000000")
+    assert toy.ends(typo) == 2
+    assert f"asked so far: {plan}" in " ".join(toy.said.split())
     said = toy.start("approve", toy.name, plan)
     assert toy.ends(said) == 0, toy.said
     assert toy.ends(watch) == 0, toy.said

@@ -155,6 +155,10 @@ def approve(
     state: _STATE = None,
 ) -> None:
     """Approve (or refuse) a plan that waits for a person."""
+    folder = _folder(state_dir(state), job)
+    asked = asyncio.run(_asked(folder))
+    if plan not in asked:
+        fail(f"no plan {plan!r} of {job} asks for approval", f"asked so far: {', '.join(asked) or 'none'}")
     _ask(state_dir(state), job, {"plan": plan, "approved": not refuse})
     out.print(f"{'refused' if refuse else 'approved'} {plan}")
 
@@ -170,12 +174,26 @@ def close_breaker(
     out.print(f"asked to close the breaker of {policy}")
 
 
-def _ask(root: Path, job: str, request: dict[str, Any]) -> None:
+async def _asked(folder: Path) -> list[str]:
+    """The plans that ever waited for approval, oldest first."""
+    from jobwatchdog.ledger import Reader
+    from jobwatchdog.ledger.database import url_of
+    from jobwatchdog.model import ApprovalWanted
+
+    async with await Reader.open(url_of(folder)) as reader:
+        return [str(e.item.plan.id) for e in await reader.story() if isinstance(e.item, ApprovalWanted)]
+
+
+def _folder(root: Path, job: str) -> Path:
     folder = root / "jobs" / job
     if folder not in _folders(root):
         known = ", ".join(f.name for f in _folders(root)) or "none"
         fail(f"no job {job!r} in {root}", f"known: {known}", code=Exit.USAGE)
-    target = folder / "requests"
+    return folder
+
+
+def _ask(root: Path, job: str, request: dict[str, Any]) -> None:
+    target = _folder(root, job) / "requests"
     target.mkdir(exist_ok=True)
     name = f"{time.time_ns()}.json"
     part = target / f".{name}.part"
