@@ -26,7 +26,7 @@ def run(
     """Call the tool as a user does."""
     done = subprocess.run(
         [sys.executable, "-m", "jobwatchdog", *map(str, arguments)], input=stdin, capture_output=True, cwd=cwd,
-        env=os.environ | {"COLUMNS": "100"}, check=False, timeout=120,
+        env=os.environ | {"COLUMNS": "1000"}, check=False, timeout=120,
     )  # fmt: skip
     shown = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
     assert "Traceback" not in "".join(shown)

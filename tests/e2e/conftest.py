@@ -90,7 +90,8 @@ class Toy:
         for process in self._running:
             if process.poll() is None:
                 process.kill()
-            process.communicate()
+            if process.stdout is not None and not process.stdout.closed:
+                process.communicate()
         for left in psutil.process_iter():
             try:
                 if str(self.folder) in " ".join(left.cmdline()):

@@ -17,7 +17,8 @@ from jobwatchdog.cli.console import policy_texts
 from jobwatchdog.ledger import Ledger, LedgerError
 from jobwatchdog.model import Action, ActionId, IncidentId, Outcome, PastAction, PlanId, Verb
 from jobwatchdog.shell import supervisor
-from jobwatchdog.shell.watch import Watch, WatchSpec
+from jobwatchdog.shell.spec import WatchSpec
+from jobwatchdog.shell.watch import Watch
 
 LIMIT_S = 60.0
 

@@ -20,7 +20,7 @@ from rich.text import Text
 from jobwatchdog.cli.console import Exit, err, out, policy_texts
 from jobwatchdog.cli.live import lines_of, watch_live
 from jobwatchdog.model import Decision, IncidentChanged, IncidentState, PlanMade
-from jobwatchdog.shell.watch import WatchSpec
+from jobwatchdog.shell.spec import WatchSpec
 
 _STEP = re.compile(rb"iter (\d+): loss ([\d.]+|nan|inf)")
 _BLOCKS = "▁▂▃▄▅▆▇█"

@@ -24,7 +24,7 @@ from jobwatchdog.model import (
 )
 from jobwatchdog.model.codec import loads
 from jobwatchdog.shell.hosts import Host, open_host
-from jobwatchdog.shell.watch import WatchSpec
+from jobwatchdog.shell.spec import WatchSpec
 from jobwatchdog.sources.tail import Blocks, Tailer
 
 POLL_S = 0.15

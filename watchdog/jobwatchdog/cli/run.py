@@ -65,7 +65,7 @@ def run(
     Without --policy nothing is done about what breaks, it is only said. Ctrl-C is passed on to the job, which is then
     not restarted; a second Ctrl-C kills it. If the watchdog dies the job goes on: the same `run --name` finds it again.
     """
-    from jobwatchdog.shell.watch import WatchSpec
+    from jobwatchdog.shell.spec import WatchSpec
 
     if shutil.which(command[0]) is None:
         fail(f"{command[0]!r} cannot be run: not found, or not executable", "give the command after --, as in a shell")
@@ -109,7 +109,7 @@ def attach(
     pid:PID takes a process tree of this machine, which a policy may restart in its place. log:PATH… only looks.
     job:NAME goes on with a job that `run` started. Ctrl-C ends the watching, the job goes on.
     """
-    from jobwatchdog.shell.watch import WatchSpec
+    from jobwatchdog.shell.spec import WatchSpec
 
     kinds = {target.partition(":")[0] for target in targets}
     if len(kinds) != 1 or (kinds != {"log"} and len(targets) > 1):
@@ -171,7 +171,7 @@ def _watch(
 ) -> int:
     from jobwatchdog.cli.live import watch_live
     from jobwatchdog.policy.load import load_policy
-    from jobwatchdog.shell.watch import WatchSpec
+    from jobwatchdog.shell.spec import WatchSpec
 
     assert isinstance(spec, WatchSpec), "built by the commands above"
     for file, text in spec.policies:

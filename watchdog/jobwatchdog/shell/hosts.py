@@ -17,8 +17,10 @@ from urllib.parse import urlsplit
 import structlog
 
 from jobwatchdog.actuators.local.control import JobControl
-from jobwatchdog.model import Json, Signal
-from jobwatchdog.shell.watch import AgentFacts, Watch, WatchSpec, control_of, make_agent
+from jobwatchdog.model import JobId, Json, Signal
+from jobwatchdog.shell.agents import AgentFacts, AgentPort, HereAgent, make_agent
+from jobwatchdog.shell.spec import WatchSpec, control_of
+from jobwatchdog.shell.watch import Watch
 
 log = structlog.get_logger()
 
@@ -61,10 +63,10 @@ class PlainHost:
         """The job's folder."""
         return self._watch.folder
 
-    async def start(self) -> None:
-        """See the protocol."""
+    async def start(self, agent: AgentPort | None = None) -> None:
+        """See the protocol; with an agent that lives elsewhere."""
         log_to(self._watch.folder)
-        await self._watch.start()
+        await self._watch.start(agent)
 
     async def updates(self, after: int) -> Update:
         """See the protocol."""
@@ -103,43 +105,23 @@ def log_to(folder: Path) -> None:
 # ---- actors -----------------------------------------------------------------------------------------
 
 
-class SupervisorActor:
-    """Hosts a Watch; one instance a job."""
+class SupervisorActor(PlainHost):
+    """Hosts a Watch; one instance a job. `updates` is also the heartbeat."""
 
-    def __init__(self, spec: WatchSpec) -> None:
-        self._watch = Watch(spec)
-        log_to(self._watch.folder)
-
-    async def start(self, agent: Any) -> int:
+    async def start_with(self, agent: Any) -> None:
         """Start the watch with an agent that lives in an actor of its own."""
-        return await self._watch.start(_FarAgent(agent))
+        await self.start(_FarAgent(agent))
 
     async def post(self, signals: Sequence[Signal]) -> None:
         """Take signals."""
         await self._watch.post(signals)
-
-    async def updates(self, after: int) -> Update:
-        """See Watch.updates; also the heartbeat."""
-        return await self._watch.updates(after)
-
-    async def cancel_job(self, by: str) -> None:
-        """See Watch."""
-        await self._watch.cancel_job(by)
-
-    async def kill_job(self) -> None:
-        """See Watch."""
-        await self._watch.kill_job()
-
-    async def close(self) -> None:
-        """See Watch."""
-        await self._watch.close()
 
     async def pid(self) -> int:
         """Return the process, for those who want to see it die."""
         return os.getpid()
 
 
-class AgentActor:
+class AgentActor(HereAgent):
     """Hosts a NodeAgent."""
 
     def __init__(self, spec: WatchSpec) -> None:
@@ -149,30 +131,12 @@ class AgentActor:
         """Load patterns, and watch; signals go to the supervisor."""
         spec = self._spec
         control = control_of(spec)
-        job = control.spec.job if control is not None else Watch(spec).job_id
+        job = control.spec.job if control is not None else JobId(spec.name)
 
         async def send(signals: Sequence[Signal]) -> None:
             await supervisor.post.remote(list(signals))
 
-        self._agent = await asyncio.to_thread(make_agent, spec, control, job, send)
-        self._task = asyncio.create_task(self._agent.run(), name=f"agent {job}")
-
-    async def attempt_ended(self) -> None:
-        """See AgentPort."""
-        await self._agent.attempt_ended()
-
-    async def attempt_began(self, attempt: int, logs: Sequence[str]) -> None:
-        """See AgentPort."""
-        self._agent.attempt_began(attempt, [Path(path) for path in logs])
-
-    async def facts(self) -> AgentFacts:
-        """See AgentPort."""
-        return AgentFacts.of(self._agent)
-
-    async def stop(self) -> None:
-        """See AgentPort."""
-        self._agent.stop()
-        await asyncio.wait({self._task}, timeout=2.0)
+        super().__init__(await asyncio.to_thread(make_agent, spec, control, job, send))
 
 
 class _FarAgent:
@@ -232,7 +196,7 @@ class RayHost:
         agent = ray.remote(AgentActor).options(**options, name=f"agent-{spec.name}-{self._replaced}")
         self._actor, self._agent = supervisor.remote(spec), agent.remote(spec)
         await asyncio.wait_for(_await(self._agent.begin.remote(self._actor)), START_S)
-        await asyncio.wait_for(_await(self._actor.start.remote(self._agent)), START_S)
+        await asyncio.wait_for(_await(self._actor.start_with.remote(self._agent)), START_S)
 
     async def updates(self, after: int) -> Update:
         """Ask the supervisor; replace it when it is gone or does not answer."""

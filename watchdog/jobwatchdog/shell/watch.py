@@ -7,24 +7,20 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import structlog
 
-from jobwatchdog import bundled, plugins
 from jobwatchdog.actuators import registry as actuator_registry
 from jobwatchdog.actuators.local import records
-from jobwatchdog.actuators.local.control import AttachError, JobControl, LocalJob, PidJob
-from jobwatchdog.actuators.local.launcher import LocalLauncher
-from jobwatchdog.actuators.local.records import AttemptPhase, JobSpec, job_folder, load_spec
+from jobwatchdog.actuators.local.control import PidJob
+from jobwatchdog.actuators.local.records import AttemptPhase, job_folder
 from jobwatchdog.ledger import Ledger, LedgerError
 from jobwatchdog.ledger.database import remember_url, url_of
 from jobwatchdog.model import (
     ApprovalGiven,
-    ApprovalWanted,
     BreakerClosed,
     Decision,
     Job,
@@ -37,11 +33,10 @@ from jobwatchdog.model import (
 )
 from jobwatchdog.policy.load import load_policy
 from jobwatchdog.policy.model import Policy
-from jobwatchdog.shell.node_agent import NodeAgent
+from jobwatchdog.shell.agents import AgentPort, HereAgent, make_agent
+from jobwatchdog.shell.spec import WatchSpec, control_of
 from jobwatchdog.shell.supervisor import Supervisor
 from jobwatchdog.sources import procs
-from jobwatchdog.sources.libraries import Libraries
-from jobwatchdog.sources.patterns import load_scanner, read_catalogues
 
 log = structlog.get_logger()
 
@@ -49,117 +44,6 @@ POLL_S: Final = 0.1
 QUIET_S: Final = 3.0  # after a failure, this long without a decision means that none will come
 REQUEST_S: Final = 0.5
 UPDATES_MAX: Final = 10_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WatchSpec:
-    """What to watch and how, in plain values: it travels to an actor as it is.
-
-    One of `command` (start it), `pid` (take it over), `logs` (only look). `policies` are (file, text).
-    """
-
-    name: str
-    state_dir: str
-    command: tuple[str, ...] = ()
-    cwd: str = ""
-    env: Mapping[str, str] = field(default_factory=dict)
-    pid: int | None = None
-    logs: tuple[str, ...] = ()
-    policies: tuple[tuple[str, str], ...] = ()
-    checkpoints: tuple[str, ...] = ()
-    catalogues: tuple[str, ...] = ()
-    labels: Mapping[str, str] = field(default_factory=dict)
-    from_start: bool = True
-    settle_s: float = 0.3
-    ledger_url: str = ""  # of a database of this job's own; "" = the one it has, else a file in its folder
-
-
-@dataclass(frozen=True, slots=True)
-class AgentFacts:
-    """What the agent knows and actions need."""
-
-    rank_pids: Mapping[int, int]
-    log_files: tuple[str, ...]
-    checkpoint_paths: tuple[str, ...]
-    libraries: Libraries = field(default_factory=Libraries)
-
-    @classmethod
-    def of(cls, agent: NodeAgent) -> AgentFacts:
-        """Return the facts of an agent."""
-        return cls(agent.rank_pids(), tuple(agent.followed()), tuple(agent.checkpoint_paths), agent.libraries())
-
-
-class AgentPort(Protocol):
-    """An agent, here or in another process."""
-
-    async def attempt_ended(self) -> None:
-        """Nothing of the attempt runs any more: the rest of its logs is to be told now."""
-
-    async def attempt_began(self, attempt: int, logs: Sequence[str]) -> None:
-        """A new attempt runs; its output is in these files."""
-
-    async def facts(self) -> AgentFacts:
-        """Return what it knows."""
-
-    async def stop(self) -> None:
-        """End it."""
-
-
-class HereAgent:
-    """The agent in this process."""
-
-    def __init__(self, agent: NodeAgent) -> None:
-        self._agent = agent
-        self._task = asyncio.create_task(agent.run(), name=f"agent {agent.job}")
-
-    async def attempt_ended(self) -> None:
-        """See the protocol."""
-        await self._agent.attempt_ended()
-
-    async def attempt_began(self, attempt: int, logs: Sequence[str]) -> None:
-        """See the protocol."""
-        self._agent.attempt_began(attempt, [Path(path) for path in logs])
-
-    async def facts(self) -> AgentFacts:
-        """See the protocol."""
-        return AgentFacts.of(self._agent)
-
-    async def stop(self) -> None:
-        """See the protocol."""
-        self._agent.stop()
-        await asyncio.wait({self._task}, timeout=2.0)
-        self._task.cancel()
-
-
-def control_of(spec: WatchSpec) -> JobControl | None:
-    """Return how the job can be seen and restarted; None where there are only logs. AttachError says why not."""
-    launcher = LocalLauncher(Path(spec.state_dir))
-    if spec.pid is not None:
-        return _pid_job(launcher, spec.pid)
-    if spec.logs:
-        return None
-    folder = job_folder(launcher.state_dir, JobId(spec.name))
-    known = load_spec(folder)
-    if not spec.command and known is not None:
-        return LocalJob(launcher, known)
-    return LocalJob(launcher, JobSpec(job=JobId(spec.name), command=spec.command, cwd=spec.cwd, env=spec.env))
-
-
-def _pid_job(launcher: LocalLauncher, pid: int) -> JobControl:
-    try:
-        return PidJob.attach(launcher, pid)
-    except AttachError:
-        # The process was replaced by an attempt of ours: go on with that one.
-        for known in launcher.jobs():
-            if str(known.job).startswith(f"pid-{pid}-") and (launcher.latest_attempt(known.job) or 0) > 0:
-                return LocalJob(launcher, known)
-        raise
-
-
-def make_agent(spec: WatchSpec, control: JobControl | None, job: JobId, send: Any) -> NodeAgent:
-    """Return an agent with its patterns loaded."""
-    site = [*plugins.installed().registry.catalogues, *read_catalogues([Path(path) for path in spec.catalogues])]
-    return NodeAgent(job, load_scanner(site, bundled.signature_texts()), send, control)
 
 
 class Watch:
@@ -399,6 +283,3 @@ def _user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):
         return str(os.geteuid())
-
-
-__all__ = ["AgentFacts", "AgentPort", "ApprovalWanted", "HereAgent", "Watch", "WatchSpec", "control_of", "make_agent"]
