@@ -252,6 +252,14 @@ def test_a_folder_gives_its_logs_in_order_and_names_what_it_leaves_out(tmp_path:
     }  # fmt: skip
 
 
+def test_of_two_streams_without_times_output_comes_before_errors(tmp_path: Path) -> None:
+    """What was printed leads up to what broke."""
+    for name in ("stderr.log", "stdout.log", "slurm-7.err", "slurm-7.out"):
+        (tmp_path / name).write_text("x\n")
+    files, _ = open_paths([tmp_path])
+    assert [Path(file.path).name for file in files] == ["slurm-7.out", "slurm-7.err", "stdout.log", "stderr.log"]
+
+
 def test_junk_in_the_middle_is_counted_and_the_text_around_it_read(tmp_path: Path) -> None:
     """A disk that lost blocks."""
     path = tmp_path / "a.log"

@@ -137,7 +137,7 @@ def _report(screen: _Screen, folder: Path, code: int, restored: bool) -> None:
     out.print()
     out.print("[bold]the same, replayed from the job's log:[/]")
     policies = [load_policy(text, file) for file, text in policy_texts(["local/enforce"])]
-    logs = sorted((folder / "state" / "jobs" / "demo").glob("attempt-0/std*.log"))
+    logs = [folder / "state" / "jobs" / "demo" / "attempt-0"]
     result = replay(logs, policies)
     if result.incidents:
         show_replay(result, out)

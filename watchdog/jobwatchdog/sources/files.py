@@ -145,6 +145,11 @@ def _add(path: Path, files: list[LogFile], skipped: list[Skipped], job: JobId) -
         _add_file(path, files, skipped, job, named=True)
 
 
+def by_stream(name: str) -> str:
+    """Order names, but errors after output: in logs without times what was printed leads up to what broke."""
+    return name.replace("stderr", "stdout\x7f").replace(".err", ".out\x7f")
+
+
 def _below(folder: Path, skipped: list[Skipped]) -> list[Path]:
     found: list[Path] = []
 
@@ -153,7 +158,7 @@ def _below(folder: Path, skipped: list[Skipped]) -> list[Path]:
 
     for root, folders, names in os.walk(folder, onerror=failed):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        found += [Path(root) / name for name in sorted(names) if not name.startswith(".")]
+        found += [Path(root) / name for name in sorted(names, key=by_stream) if not name.startswith(".")]
         if len(found) > FOLDER_FILES_MAX:
             skipped.append(Skipped(str(folder), f"more than {FOLDER_FILES_MAX:,} files: the rest is left out"))
             return found[:FOLDER_FILES_MAX]
