@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from jobwatchdog.model import LogMatch
 from jobwatchdog.signals.catalogue import Catalogue, CatalogueError, parse_catalogue
-from jobwatchdog.signals.database import compile_database, lost_examples
+from jobwatchdog.signals.database import compile_database, lost_examples, pattern_list
 from jobwatchdog.signals.multipattern import Matcher, compile_patterns
+from jobwatchdog.signals.scanner import Scanner, StreamInfo
 
 MISTAKES = r"""version: 1
 signatures:
@@ -92,8 +94,9 @@ TOLD = [
 ]
 
 
-def one(id: str, pattern: str, example: str = "ab") -> str:
-    return f"  - {{id: {id}, kind: storage, pattern: '{pattern}', summary: s, matches: ['{example}']}}\n"
+def one(id: str, pattern: str, example: str = "ab", trigger: str = "") -> str:
+    more = f", trigger: '{trigger}'" if trigger else ""
+    return f"  - {{id: {id}, kind: storage, pattern: '{pattern}', summary: s, matches: ['{example}']{more}}}\n"
 
 
 def catalogue(*entries: str) -> str:
@@ -162,3 +165,24 @@ def test_examples_that_the_engine_loses_are_told() -> None:
     assert told[0].startswith(
         "site.yaml:4: signature second: the multi-pattern engine loses 'xxx ab'; bound the classes"
     )
+
+
+def test_a_trigger_stands_in_every_example() -> None:
+    """Else the pattern would never be tried on such a line."""
+    entry = one("x", "a+b", trigger="zz")
+    with pytest.raises(CatalogueError, match="its trigger is not in its example 'ab'"):
+        parse_catalogue(catalogue(entry), "site.yaml")
+    with pytest.raises(CatalogueError, match=r"bad `trigger` 'a\('"):
+        parse_catalogue(catalogue(one("x", "a+b", trigger="a(")), "site.yaml")
+
+
+def test_the_engine_looks_for_the_trigger_and_the_pattern_decides() -> None:
+    """A line with the trigger alone is no match."""
+    parsed = Catalogue(parse_catalogue(catalogue(one("x", "a+b", "quota aab", "quota")), "site.yaml"))
+    assert pattern_list(parsed)[0] == "quota"
+    scanner = Scanner(parsed)
+    stream = scanner.open(StreamInfo("x.log"))
+    found = scanner.feed(stream, b"quota ok\naab without it\nthe quota: aaab\n")
+    assert [(match.text, match.origin.line) for match in found if isinstance(match, LogMatch)] == [
+        ("the quota: aaab", 3)
+    ]

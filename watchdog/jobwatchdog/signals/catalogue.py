@@ -6,7 +6,6 @@ pattern can take exponential time, and are searched, not anchored, unless they a
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ import yaml
 from jobwatchdog.model import CauseClass, Kind, RestartHelps, Role
 
 _KEYS = frozenset(
-    "id kind role pattern unless cause_class restart_helps confidence tags summary matches rejects".split()  # noqa: SIM905
+    "id kind role pattern trigger unless cause_class restart_helps confidence tags summary matches rejects".split()  # noqa: SIM905
 )
 _ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
@@ -32,6 +31,7 @@ class Signature:
     kind: Kind | None
     role: Role
     summary: str
+    trigger: str = ""  # cheaper words that every match has too: these are searched for, `pattern` only where they are
     unless: str = ""  # a line in which this is found too means something else; empty = no such words
     cause_class: CauseClass | None = None
     restart_helps: RestartHelps | None = None
@@ -141,6 +141,7 @@ def _build(entry: Mapping[str, Any], file: str, line: int) -> Signature:
         kind=Kind(entry["kind"]) if entry.get("kind") is not None else None,
         role=Role(entry.get("role", "cause")),
         summary=entry["summary"],
+        trigger=str(entry.get("trigger") or ""),
         unless=str(entry.get("unless") or ""),
         cause_class=CauseClass(entry["cause_class"]) if entry.get("cause_class") else None,
         restart_helps=RestartHelps(_yes_no(entry["restart_helps"])) if "restart_helps" in entry else None,
@@ -161,20 +162,27 @@ def _yes_no(value: object) -> str:
 def check_signature(signature: Signature) -> list[str]:
     """Return what is wrong with a signature's pattern or examples."""
     wrong = [
-        f"bad `{key}` {pattern!r}: {reason}" if key == "unless" else f"bad pattern {pattern!r}: {reason}"
-        for key, pattern in (("pattern", signature.pattern), ("unless", signature.unless))
-        if (reason := _refused(pattern))
+        f"bad {key} {pattern!r}: {reason}" for key, pattern in _patterns(signature) if (reason := _refused(pattern))
     ]
     if wrong:
         return wrong
     reader = Reader(signature)
-    for key, pattern in (("pattern", signature.pattern), ("`unless`", signature.unless)):
+    for key, pattern in _patterns(signature):
         if pattern and reader.compile(pattern).search(""):
             return [f"{key} {pattern!r} matches an empty line"]
     wrong = [] if signature.matches else ["`matches` needs at least one real line"]
     wrong += [f"does not match its example {line!r}" for line in signature.matches if not _hits(reader, line)]
     wrong += [f"matches its counter-example {line!r}" for line in signature.rejects if _hits(reader, line)]
+    if signature.trigger:
+        trigger = reader.compile(signature.trigger)
+        wrong += [
+            f"its trigger is not in its example {line!r}" for line in signature.matches if not trigger.search(line)
+        ]
     return wrong
+
+
+def _patterns(signature: Signature) -> tuple[tuple[str, str], ...]:
+    return (("pattern", signature.pattern), ("`trigger`", signature.trigger), ("`unless`", signature.unless))
 
 
 class Reader:
@@ -244,10 +252,3 @@ class Catalogue:
         if problems:
             raise CatalogueError(problems)
         return cls(found)
-
-    def fingerprint(self) -> str:
-        """Return a hash of the patterns in their order; equal hash = equal multi-pattern database."""
-        digest = hashlib.sha256()
-        for one in self.signatures:
-            digest.update(f"{one.id}\0{one.pattern}\0".encode())
-        return digest.hexdigest()[:32]

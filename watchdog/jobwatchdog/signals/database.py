@@ -15,7 +15,7 @@ from jobwatchdog.signals.wraps import WRAP_TRIGGERS
 def pattern_list(catalogue: Catalogue) -> list[str]:
     """Return all patterns of the database in the order of their numbers."""
     return [
-        *(signature.pattern for signature in catalogue.signatures),
+        *(signature.trigger or signature.pattern for signature in catalogue.signatures),
         *(trigger for _, trigger in steps.STEP_TRIGGERS),
         *WRAP_TRIGGERS,
     ]
