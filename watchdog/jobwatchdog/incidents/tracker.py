@@ -96,6 +96,10 @@ class IncidentTracker:
                     return record
         return None
 
+    def _stepped(self, record: Record) -> bool:
+        attempt, _ = self._newest.get(record.job, (None, 0))
+        return attempt == record.attempt
+
     def _outlived(self, record: Record) -> bool:
         attempt, step = self._newest.get(record.job, (record.attempt, None))
         if step is None:
@@ -259,7 +263,7 @@ class IncidentTracker:
     def _changed(self, record: Record, now_s: float, why: str) -> list[Change]:
         """Build the incident anew; report it when something that matters changed."""
         before = record.now
-        after = self._judge.incident(record, now_s)
+        after = self._judge.incident(record, now_s, stepped=self._stepped(record))
         if before is not None and same(before, after):
             record.now = replace(after, revision=before.revision, updated_s=before.updated_s)
             return []
@@ -282,7 +286,9 @@ class IncidentTracker:
             attempt, step = self._newest.get(record.job, (record.attempt, None))
             record.told_step = step if attempt == record.attempt else None
         assert record.now is not None, "an incident has a value before it moves"
-        record.now = replace(self._judge.incident(record, now_s), revision=record.now.revision + 1)
+        record.now = replace(
+            self._judge.incident(record, now_s, stepped=self._stepped(record)), revision=record.now.revision + 1
+        )
         record.story.append(f"{now_s:.3f} {state}: {why}")
         del record.story[:-50]
         return [Change(record.now, why)]

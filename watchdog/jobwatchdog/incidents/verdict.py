@@ -7,11 +7,12 @@ from collections.abc import Iterable
 from jobwatchdog.incidents.causal import CausalTable
 from jobwatchdog.incidents.group import Group
 from jobwatchdog.incidents.record import Record
-from jobwatchdog.model import KIND_DEFAULTS, Incident, JobId, Kind, RestartHelps, Role, Suspects
+from jobwatchdog.model import KIND_DEFAULTS, CauseClass, Incident, JobId, Kind, RestartHelps, Role, Suspects
 
 EVIDENCE_MAX = 20
 TEXT_ONLY_CONFIDENCE_MAX = 0.65  # read in a text, and the run may live on
 FAILURES_MAX = 10_000  # remembered with their steps
+BEFORE_THE_FIRST = -1  # no step was made
 
 
 class Judge:
@@ -21,8 +22,8 @@ class Judge:
         self.causes = causes
         self._failed_at: dict[tuple[JobId, Kind, int], int] = {}  # → attempt
 
-    def incident(self, record: Record, now_s: float) -> Incident:
-        """Return the whole incident as it stands."""
+    def incident(self, record: Record, now_s: float, *, stepped: bool) -> Incident:
+        """Return the whole incident as it stands; `stepped`: its attempt has made a step."""
         kind = record.fixed or self._cause(record.groups)
         group = record.groups[kind]
         others = sorted((g for g in record.groups.values() if g is not group), key=lambda g: g.order)
@@ -41,7 +42,7 @@ class Judge:
             attempt=record.attempt,
             kind=kind,
             cause_class=group.cause_class or defaults.cause_class,
-            restart_helps=self._helps(record, group, defaults.restart_helps),
+            restart_helps=self._helps(record, group, stepped=stepped),
             confidence=self._confidence(record, group),
             suspects=suspects,
             state=record.state,
@@ -76,15 +77,19 @@ class Judge:
         doubtful = group.kind in self.causes.survivable and not record.confirmed
         return round(min(sure, TEXT_ONLY_CONFIDENCE_MAX) if doubtful else sure, 3)
 
-    def _helps(self, record: Record, group: Group, default: RestartHelps) -> RestartHelps:
-        """Evidence first; the same fault at the same step of an earlier attempt makes it deterministic."""
-        if group.onset_step is not None:
-            key = (record.job, group.kind, group.onset_step)
+    def _helps(self, record: Record, group: Group, *, stepped: bool) -> RestartHelps:
+        """Evidence first. What strikes at the same step of a second attempt, or twice before the first step, is
+        deterministic, whatever it looked like; only what the machines' surroundings do may pass by itself."""
+        defaults = KIND_DEFAULTS[group.kind]
+        step = BEFORE_THE_FIRST if group.onset_step is None and not stepped else group.onset_step
+        passing = (group.cause_class or defaults.cause_class) is CauseClass.INFRASTRUCTURE
+        if step is not None and not passing:
+            key = (record.job, group.kind, step)
             if self._failed_at.setdefault(key, record.attempt) != record.attempt:
                 return RestartHelps.NO
             if len(self._failed_at) > FAILURES_MAX:
                 del self._failed_at[next(iter(self._failed_at))]
-        return group.restart_helps or default
+        return group.restart_helps or defaults.restart_helps
 
 
 def _onset_step(group: Group, others: Iterable[Group]) -> int | None:
