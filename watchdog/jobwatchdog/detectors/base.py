@@ -85,15 +85,24 @@ def suspects_of(match: LogMatch) -> Suspects:
 
     The process that printed a line is not thereby its culprit, so the origin is not used here.
     """
-    fields = match.fields
-    rank, pid = _int(fields.get("rank")), _int(fields.get("pid"))
+    named = _named(match.fields)
     return Suspects(
-        nodes=(fields["node"],) if fields.get("node") else (),
-        ranks=(rank,) if rank is not None else (),
-        gpus=(fields["gpu"],) if fields.get("gpu") else (),
-        links=(fields["link"],) if fields.get("link") else (),
-        pids=(pid,) if pid is not None else (),
+        nodes=named["node"],
+        ranks=tuple(int(rank) for rank in named["rank"] if rank.isdigit()),
+        gpus=named["gpu"],
+        links=named["link"],
+        pids=tuple(int(pid) for pid in named["pid"] if pid.isdigit()),
     )
+
+
+def _named(fields: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """By what they name; where a pattern has several places for it they are numbered: `node`, `node2`, `node3`."""
+    found: dict[str, tuple[str, ...]] = dict.fromkeys(("node", "rank", "gpu", "link", "pid"), ())
+    for name, value in fields.items():
+        base = name.rstrip("0123456789")
+        if base in found and value and value not in found[base]:
+            found[base] += (value,)
+    return found
 
 
 class SignatureDetector(BaseDetector):
