@@ -54,6 +54,9 @@ _BY_FIRST: Final = {
     first: tuple(shape for shape in _SHAPES if _may_begin(shape.pattern, first))
     for first in ("[", "(", "<", " ", "0", "a")
 }
+_DEFAULT_GROUP: Final = re.compile(
+    r"\(default_pg\) Rank (?P<rank>\d+)\]"
+)  # in the group of all, as torch >= 2.5 says it
 _RANK_WORD: Final = re.compile(r"\[RANK:(?P<rank>\d+)\]")
 _WORDS: Final = ("rank", "local_rank", "node", "pid")
 
@@ -85,7 +88,7 @@ def split_prefix(line: str) -> Prefixed:
     if (
         "rank" not in found
         and ("ank" in line or "ANK" in line)
-        and (loose := _RANK.search(line) or _RANK_WORD.search(line))
+        and (loose := _DEFAULT_GROUP.search(line) or _RANK.search(line) or _RANK_WORD.search(line))
     ):
         # After a progress bar without a line break the rank stands in the middle of the line. `[Rank 3]` of
         # the NCCL watchdog counts within its group, so a `[rank7]:` anywhere goes first.
