@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -99,7 +98,6 @@ def test_a_line_of_300_megabytes_costs_no_memory(tmp_path: Path) -> None:
     assert kinds(json.loads(done.stdout)) == ["nccl_timeout"]
     assert json.loads(done.stdout)["incidents"][0]["evidence"][0]["line"] == 3
     assert int(done.stderr.split()[-1]) < MEMORY_MB_MAX
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > 0
 
 
 def test_standard_input_is_a_log_too() -> None:

@@ -49,6 +49,17 @@ async def to_the_end(watch: Watch) -> int:
         await asyncio.sleep(0.05)
 
 
+async def attached(wanted: WatchSpec) -> tuple[asyncio.subprocess.Process, Watch]:
+    """Start the job by hand, and watch it by its pid."""
+    process = await asyncio.create_subprocess_exec(
+        *wanted.command, cwd=wanted.cwd, env=dict(wanted.env), stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    watch = Watch(replace(wanted, name=f"pid-{process.pid}", command=(), pid=process.pid))
+    await watch.start()
+    return process, watch
+
+
 def starts(folder: Path) -> int:
     """Rank processes that were ever started."""
     return len((folder / "ckpt" / ".starts").read_text().splitlines())
@@ -183,12 +194,7 @@ async def test_an_attached_job_on_an_older_kernel_is_restarted_when_a_rank_was_s
 
     monkeypatch.setattr(control, "how_it_ended", lambda *_: None)
     wanted = spec(tmp_path, steps=80, fault_step=50)
-    process = await asyncio.create_subprocess_exec(
-        *wanted.command, cwd=tmp_path, env=dict(wanted.env), stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.DEVNULL, start_new_session=True,
-    )  # fmt: skip
-    watch = Watch(replace(wanted, name=f"pid-{process.pid}", command=(), pid=process.pid))
-    await watch.start()
+    process, watch = await attached(wanted)
     try:
         await process.wait()
         assert await to_the_end(watch) == 0
@@ -205,12 +211,7 @@ async def test_an_attached_job_of_which_nobody_knows_how_it_ended_is_left_alone(
 
     monkeypatch.setattr(control, "how_it_ended", lambda *_: None)
     wanted = spec(tmp_path, fault="none", steps=60)
-    process = await asyncio.create_subprocess_exec(
-        *wanted.command, cwd=tmp_path, env=dict(wanted.env), stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.DEVNULL, start_new_session=True,
-    )  # fmt: skip
-    watch = Watch(replace(wanted, name=f"pid-{process.pid}", command=(), pid=process.pid))
-    await watch.start()
+    process, watch = await attached(wanted)
     try:
         assert await process.wait() == 0
         await to_the_end(watch)
